@@ -1,0 +1,5 @@
+"""Holds a block manager, ours or somebody else's, against the specification.
+
+Import order: trace_format, trace_files, workload, subject, twin, view,
+divergence, lockstep, adapters, driver, batch, walk, replay, check, document, cli.
+"""

@@ -1,0 +1,1 @@
+"""One file for each block manager that is held against the specification."""

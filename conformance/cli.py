@@ -1,0 +1,235 @@
+"""The command `kvspec`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, cast
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from conformance import check as checks
+from conformance.lockstep import Check
+from conformance.replay import ReplayPlan, Report, replay
+from conformance.workload import TraceError, open_trace
+
+CLEAN, VIOLATION, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
+MAX_BLOCKS = 20_000_000
+
+app = typer.Typer(
+    name="kvspec",
+    help="Hold a paged, prefix-shared KV-cache block manager against its executable specification.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_show_locals=False,
+)
+out = Console(highlight=False)
+err = Console(stderr=True, highlight=False)
+
+
+@app.callback()
+def _root() -> None:
+    """Keep the name of a command in front of its arguments, also while there is only one."""
+
+
+TraceFile = Annotated[
+    Path,
+    typer.Argument(help="A Mooncake JSONL or a kv-cache-tester JSON file.", show_default=False),
+]
+Blocks = Annotated[
+    int, typer.Option(help="Blocks of the pool, null included.", min=2, max=MAX_BLOCKS)
+]
+BlockSize = Annotated[
+    int,
+    typer.Option(
+        help="Tokens of a block. 1 replays one token for each id of the trace: the same hits and "
+        "evictions as with blocks of one id, and figures in the trace's own tokens.",
+        min=1,
+    ),
+]
+Sequential = Annotated[
+    bool,
+    typer.Option(
+        "--sequential/--batch",
+        help="One prompt to its end before the next; or many at once, with chunks, decode and "
+        "preemption.",
+    ),
+]
+Checked = Annotated[
+    str,
+    typer.Option(
+        "--check",
+        help="full: everything after every call. incremental: what a call touched, and everything "
+        "now and then. off: the manager alone.",
+        metavar="full|incremental|off",
+    ),
+]
+Limit = Annotated[int | None, typer.Option(help="Use the first K requests.", min=1, metavar="K")]
+Window = Annotated[
+    int | None,
+    typer.Option(help="Sliding window, in tokens of the replay. Default: full attention.", min=2),
+]
+NoCaching = Annotated[bool, typer.Option("--no-caching", help="Switch prefix caching off.")]
+JsonOut = Annotated[
+    Path | None, typer.Option(help="Write the report to this file too.", metavar="OUT")
+]
+
+
+@app.command("replay")
+def replay_command(  # noqa: PLR0913, PLR0917  # each option of the command is an argument
+    trace: TraceFile,
+    blocks: Blocks = 10_001,
+    block_size: BlockSize = 1,
+    sequential: Sequential = True,  # noqa: FBT002  # a flag of the command line is a boolean
+    check: Checked = "incremental",
+    limit: Limit = None,
+    window: Window = None,
+    no_caching: NoCaching = False,  # noqa: FBT002  # the same
+    json: JsonOut = None,
+) -> None:
+    """Replay a request trace on our manager, in lockstep with the specification.
+
+    Exit status: 0 clean, 1 violation, 2 bad input, 130 interrupted.
+    """
+    _refuse_bad_options(check, json)
+    plan = ReplayPlan(
+        num_blocks=blocks,
+        block_size=block_size,
+        batch=not sequential,
+        check=cast("Check", check),
+        window=window,
+        caching=not no_caching,
+    )
+    try:
+        workload = open_trace(trace, block_size, limit)
+        for notice in workload.notices:
+            err.print(f"kvspec: {notice}", style="yellow", soft_wrap=True)
+        with _progress() as progress:
+            task = progress.add_task(workload.name, total=workload.num_requests)
+            report = replay(workload, plan, lambda n: progress.update(task, completed=n))
+            progress.update(task, completed=report.requests)
+    except TraceError as error:
+        err.print(f"kvspec: {error}", style="red", soft_wrap=True)
+        raise typer.Exit(BAD_INPUT) from error
+    _show(report)
+    if json is not None:
+        json.write_text(report.model_dump_json(indent=2) + "\n", encoding="utf-8")
+    raise typer.Exit(
+        {"violation": VIOLATION, "interrupted": INTERRUPTED}.get(report.verdict, CLEAN)
+    )
+
+
+@app.command("check")
+def check_command() -> None:
+    """Run the main job on the embedded sample and print one verdict table.
+
+    Exit status: 0 when every row is clean, 1 otherwise, 130 interrupted.
+    """
+    table = Table("row", "covered", "seconds", "verdict", title="kvspec check")
+    failed: list[checks.Row] = []
+    try:
+        with _progress() as progress:
+            task = progress.add_task("replay", total=checks.num_rows())
+            for row in checks.replay_rows():
+                progress.advance(task)
+                verdict = "[green]clean[/green]" if row.ok else "[red]violation[/red]"
+                table.add_row(row.name, row.covered, f"{row.seconds:.1f}", verdict)
+                if not row.ok:
+                    failed.append(row)
+    except KeyboardInterrupt:
+        out.print(table)
+        err.print("kvspec: interrupted; the table shows the rows that ended", style="yellow")
+        raise typer.Exit(INTERRUPTED) from None
+    out.print(table)
+    for row in failed:
+        out.print(f"{row.name}: {row.problem}", style="red", soft_wrap=True, markup=False)
+    out.print(
+        f"verdict: {len(failed)} of {table.row_count} rows show a violation"
+        if failed
+        else f"verdict: all {table.row_count} rows clean",
+        style="red" if failed else "green",
+    )
+    raise typer.Exit(VIOLATION if failed else CLEAN)
+
+
+def _refuse_bad_options(check: str, json: Path | None) -> None:
+    if check not in ("full", "incremental", "off"):
+        raise typer.BadParameter(
+            f"{check!r} is none of full, incremental, off", param_hint="--check"
+        )
+    if json is not None and not json.resolve().parent.is_dir():
+        raise typer.BadParameter(
+            f"{json}: the folder {json.resolve().parent} does not exist; make it first",
+            param_hint="--json",
+        )
+
+
+def _progress() -> Progress:
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=err,
+        transient=True,
+    )
+
+
+def _show(report: Report) -> None:
+    table = Table(show_header=False, box=None, pad_edge=False)
+    rows = {
+        "workload": f"{report.workload}, {report.mode}",
+        "pool": f"{report.num_gpu_blocks:,} blocks with null, of {_block(report)}, "
+        + _attention(report)
+        + ("" if report.caching else ", caching off"),
+        "requests": f"{report.requests:,} ({report.served:,} served, {report.num_refused:,} refused)",
+        "input tokens": f"{report.input_tokens:,}",
+        "hit tokens": f"{report.hit_tokens:,}",
+        "hit rate": f"{report.hit_rate:.2%}",
+        "evictions": f"{report.evictions:,}",
+        "preemptions": f"{report.preemptions:,}",
+        "refusals": f"{report.no_room:,} for now, {report.num_refused:,} for ever"
+        + (f", {report.starved:,} given up" if report.starved else ""),
+        "peak usage": f"{report.peak_usage:.2%}",
+        "calls": f"{report.calls:,}, {report.calls_per_second:,.0f} a second",
+        "blocks": f"{report.blocks:,}, {report.blocks_per_second:,.0f} a second",
+        "calls checked": f"{report.calls_checked:,} ({report.check})",
+    }
+    for name, value in rows.items():
+        table.add_row(name, value)
+    out.print(table)
+    for rid, text in report.refused.items():
+        out.print(f"refused: {rid}: {text}", style="yellow", soft_wrap=True, markup=False)
+    if report.num_refused > len(report.refused):
+        out.print(f"refused: {report.num_refused - len(report.refused):,} more like these")
+    if report.violation:
+        out.print(report.violation, style="red", soft_wrap=True, markup=False)
+        out.print(report.details or "", soft_wrap=True, markup=False)
+    style = {"clean": "green", "violation": "red"}.get(report.verdict, "yellow")
+    out.print(f"verdict: {report.verdict} ({report.seconds:.1f} s)", style=style)
+
+
+def _attention(report: Report) -> str:
+    if report.window is None:
+        return "full attention"
+    scale = report.tokens_per_id
+    of_trace = f" ({report.window * scale:,} of the trace)" if scale > 1 else ""
+    return f"window {report.window:,}{of_trace}"
+
+
+def _block(report: Report) -> str:
+    size = f"{report.block_size:,} token{'s' if report.block_size > 1 else ''}"
+    if report.tokens_per_id > 1:
+        return f"{size} for {report.tokens_per_id:,} of the trace"
+    return size
+
+
+def main() -> None:
+    """Run the command."""
+    app(prog_name="kvspec")
+
+
+if __name__ == "__main__":
+    main()

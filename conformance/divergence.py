@@ -1,0 +1,104 @@
+"""Names a difference between a subject and the specification after the property that it breaks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import chain
+from typing import Any, NamedTuple
+
+from conformance.subject import Snapshot
+from conformance.view import (
+    Difference,
+    as_state,
+    chain_differences,
+    differences,
+    holders_of,
+    key_differences,
+)
+from spec.invariants import REGISTRY, Step, broken
+from spec.state import State
+from spec.statemachine import Refused
+
+
+class Call(NamedTuple):
+    """One call as a driver made it."""
+
+    number: int
+    action: str
+    args: Mapping[str, Any]
+
+
+class Divergence(Exception):  # noqa: N818  # the field's word
+    """The subject does what the specification does not. The text is one line that greps well."""
+
+    def __init__(self, violated: str, call: Call, found: Difference, who: str) -> None:
+        self.property = violated
+        self.call = call
+        self.found = found
+        super().__init__(
+            f"kvspec violation: property={violated} call={call.number} {call.action} "
+            f"block={'-' if found.block is None else found.block} expected={flat(found.expected)} "
+            f"actual={flat(found.actual)} holders={who} found_by=lockstep"
+        )
+
+    @property
+    def details(self) -> str:
+        """The call with its arguments, what differs, and what the property says."""
+        known = REGISTRY.get(self.property)
+        says = f"\n  {known.statement}\n  If it breaks: {known.why}" if known else ""
+        args = ", ".join(f"{name}={flat(value)}" for name, value in self.call.args.items())
+        return f"  call {self.call.number}: {self.call.action}({args})\n  {self.found.what}{says}"
+
+
+def diagnose(
+    call: Call,
+    before: State,
+    after: State,
+    results: tuple[object, object],
+    seen: Snapshot,
+    levels: str,
+) -> Divergence:
+    """Return the divergence of a call, named after the first property that it breaks.
+
+    `results` are what the specification and the subject answered. The properties are evaluated on
+    the subject's own state with the specification's ghosts. `refinement` is left where behaviour
+    differs and no property says that it must not.
+    """
+    expected, actual = answer(results[0]), answer(results[1])
+    found = [] if expected == actual else [Difference("result", None, expected, actual)]
+    found += differences(after, seen)
+    what = "; ".join(f"{d.what}: expected {d.expected}, is {d.actual}" for d in found[:4])
+    view = as_state(after, seen)
+    step = Step(before, call.action, call.args, results[1], view)
+
+    def candidates() -> Iterator[tuple[str, Difference]]:
+        for d in chain_differences(seen):
+            yield "the_free_queue_is_a_chain", d
+        for d in key_differences(after, seen):
+            yield KEY_PROPERTIES[d.what], d
+        for name, instance in chain(broken(step, levels), broken(view, levels)):
+            yield name, Difference(what, *instance)
+        for d in found:
+            yield "refinement", d
+        yield "refinement", Difference("what the call touched, as it is looked at", None, "-", "-")
+
+    name, difference = next(candidates())
+    return Divergence(name, call, difference, holders_of(after, difference.block))
+
+
+KEY_PROPERTIES = {
+    "one key for two contents": "equal_keys_mean_equal_prefixes",
+    "two keys for one content": "a_repeated_prompt_hits",
+}
+
+
+def answer(result: object) -> object:
+    """Return what of a result must be equal: of a refusal, its rule."""
+    if isinstance(result, Refused):
+        return f"refused:{result.rule}"
+    return tuple(result) if isinstance(result, list) else result
+
+
+def flat(value: object) -> str:
+    """Return a value as one word of a line that greps well."""
+    return str(value).replace(" ", "")

@@ -1,0 +1,240 @@
+"""Runs a subject and the specification side by side and compares them after every call.
+
+`Lockstep` has the verbs of a `Subject`, so whatever drives a subject drives the pair. For each call
+the specification says what must happen, then the subject is called. *Full* compares a whole
+snapshot and evaluates every property at every call, at a cost of O(pool). *Incremental* keeps the
+specification's pool as a `TwinPool` and compares the blocks that the call touched, the ends and the
+length of the queue, and the request's table; a full sweep follows every so many calls.
+
+The first difference raises `Divergence`, which `divergence.py` names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from itertools import chain
+from typing import Any, Literal, NoReturn, cast
+
+from conformance.divergence import Call, Divergence, answer, diagnose
+from conformance.subject import Refusal, RequestSpec, Subject
+from conformance.twin import TwinPool
+from conformance.view import differences
+from spec import statemachine as sm
+from spec.invariants import Step, broken
+from spec.state import Pool, Request, State, initial
+from spec.statemachine import Outcome, Refused
+
+Check = Literal["full", "incremental", "off"]
+
+ACTIONS: Mapping[str, Callable[..., tuple[State, Any]]] = {
+    "add_request": lambda s, rid, request: (sm.add_request(s, rid, as_request(request)), None),
+    "propose": lambda s, rid, drafts: (sm.propose(s, rid, drafts), None),
+    "get_computed_blocks": lambda s, rid: (s, sm.get_computed_blocks(s, rid)),
+    "allocate_slots": sm.allocate_slots,
+    "run_step": lambda s, outcomes: (sm.run_step(s, outcomes), None),
+    "free": lambda s, rid: (sm.free(s, rid), None),
+    "preempt": lambda s, rid: (sm.preempt(s, rid), None),
+    "finish": lambda s, rid: (sm.finish(s, rid), None),
+    "reset_prefix_cache": sm.reset_prefix_cache,
+    "get_new_blocks": sm.get_new_blocks,
+    "touch": lambda s, ids: (sm.touch(s, ids), None),
+    "free_blocks": lambda s, ids: (sm.free_blocks(s, ids), None),
+    "cache_full_blocks": lambda s, **args: (sm.cache_full_blocks(s, **args), None),
+    "unpublish": lambda s, ids: (sm.unpublish(s, ids), None),
+}
+
+PROMISES = frozenset(
+    {
+        "request_is_invalid",
+        "drafts_while_a_step_is_in_flight",
+        "a_step_runs_all_that_is_scheduled",
+        "outcome_is_impossible",
+    }
+)
+"""Rules that bind the driver. No manager can see them, so no subject is asked about them."""
+
+
+def as_request(request: RequestSpec) -> Request:
+    """Return the specification's record of a request that arrives."""
+    return Request(
+        tokens=tuple(request.prompt),
+        lora=request.lora,
+        media=tuple(request.media),
+        salt=request.salt,
+        prompt_logprobs=request.prompt_logprobs,
+    )
+
+
+class Lockstep:
+    """A subject and the specification as one: the verbs of a subject, each checked."""
+
+    def __init__(
+        self, subject: Subject, check: Check = "full", sweep_every: int | None = None
+    ) -> None:
+        self.subject = subject
+        self.name = subject.name
+        self.config = subject.config._replace(free_rule=subject.capabilities.free_rule)
+        self.capabilities = subject.capabilities
+        self.check = check
+        self.sweep_every = sweep_every or max(1_000, self.config.num_gpu_blocks)
+        self.calls = 0
+        self.levels = "PM"
+        self.state = initial(self.config)
+        self._twin: TwinPool | None = None
+        if check == "incremental":
+            self._twin = TwinPool(self.state.pool)
+            # It answers every method of a pool; a test holds the two against each other.
+            self.state = self.state._replace(pool=cast("Pool", self._twin))
+
+    def add_request(self, rid: str, request: RequestSpec) -> None:
+        """A request arrives."""
+        self._call("add_request", rid=rid, request=request)
+
+    def propose(self, rid: str, drafts: Sequence[int]) -> None:
+        """The drafter proposes tokens."""
+        self._call("propose", rid=rid, drafts=drafts)
+
+    def get_computed_blocks(self, rid: str) -> tuple[int, ...]:
+        """Return the longest hit."""
+        return cast("tuple[int, ...]", self._call("get_computed_blocks", rid=rid))
+
+    def allocate_slots(
+        self, rid: str, num_tokens: int, hits: Sequence[int], num_lookahead: int
+    ) -> tuple[int, ...] | None:
+        """Return the new blocks, or None."""
+        args = {"rid": rid, "num_tokens": num_tokens, "hits": hits, "num_lookahead": num_lookahead}
+        return cast("tuple[int, ...] | None", self._call("allocate_slots", **args))
+
+    def run_step(self, outcomes: Mapping[str, Outcome]) -> None:
+        """The step ran."""
+        self._call("run_step", outcomes=outcomes)
+
+    def free(self, rid: str) -> None:
+        """Give back a request's blocks."""
+        self._call("free", rid=rid)
+
+    def preempt(self, rid: str) -> None:
+        """Give back a running request's blocks."""
+        self._call("preempt", rid=rid)
+
+    def finish(self, rid: str) -> None:
+        """Give back a request's blocks and forget it."""
+        self._call("finish", rid=rid)
+
+    def reset_prefix_cache(self) -> bool:
+        """Forget every key, if nothing is in use."""
+        return bool(self._call("reset_prefix_cache"))
+
+    def get_new_blocks(self, n: int) -> tuple[int, ...]:
+        """Hand out blocks to a direct caller."""
+        return cast("tuple[int, ...]", self._call("get_new_blocks", n=n))
+
+    def touch(self, ids: Sequence[int]) -> None:
+        """Add a direct caller's references."""
+        self._call("touch", ids=ids)
+
+    def free_blocks(self, ids: Sequence[int]) -> None:
+        """Drop a direct caller's references."""
+        self._call("free_blocks", ids=ids)
+
+    def cache_full_blocks(
+        self, table: Sequence[int], keys: Sequence[Hashable], num_cached: int, num_full: int
+    ) -> None:
+        """Seal a direct caller's blocks."""
+        args = {"table": table, "keys": keys, "num_cached": num_cached, "num_full": num_full}
+        self._call("cache_full_blocks", **args)
+
+    def unpublish(self, ids: Sequence[int]) -> None:
+        """Take the keys from a direct caller's blocks."""
+        self._call("unpublish", ids=ids)
+
+    def table(self, rid: str) -> tuple[int, ...]:
+        """Return a request's block table."""
+        return self.state.requests[rid].table or ()
+
+    def num_free(self) -> int:
+        """Return how many blocks can be handed out."""
+        return self.state.pool.num_free()
+
+    def num_evictions(self) -> int:
+        """Return the subject's count of evictions."""
+        return self.subject.num_evictions()
+
+    def _call(self, action: str, **args: Any) -> Any:  # noqa: ANN401  # each verb casts its own
+        self.calls += 1
+        if action in ("get_new_blocks", "touch", "free_blocks", "cache_full_blocks", "unpublish"):
+            self.levels = "P"  # What only requests keep is not promised to a direct caller.
+        if self._twin is not None:
+            self._twin.begin()
+        before = self.state
+        try:
+            self.state, expected = ACTIONS[action](before, **args)
+        except Refused as refused:
+            if refused.rule in PROMISES:
+                raise
+            expected = refused
+        actual = self._ask(action, args)
+        call = Call(self.calls, action, args)
+        self._compare(call, before, expected, actual)
+        if isinstance(actual, Refused):
+            raise Refusal(actual.rule, str(actual.values.get("text", actual)))
+        return actual
+
+    def _ask(self, action: str, args: Mapping[str, Any]) -> Any:  # noqa: ANN401  # as the verb's
+        try:
+            return getattr(self.subject, action)(**args)
+        except Refusal as refusal:
+            return Refused(refusal.rule, text=refusal.text)
+        except Exception as crash:  # noqa: BLE001  # a subject that crashes is a finding
+            return Refused(f"raised_{type(crash).__name__}", text=str(crash))
+
+    def _compare(self, call: Call, before: State, expected: object, actual: object) -> None:
+        if answer(expected) != answer(actual):
+            self._diverge(call, before, expected, actual)
+        if self._twin is None:
+            step = Step(before, call.action, call.args, actual, self.state)
+            equal = next(differences(self.state, self.subject.snapshot()), None) is None
+            failed = chain(broken(step, self.levels), broken(self.state, self.levels))
+            if not equal or next(failed, None) is not None:
+                self._diverge(call, before, expected, actual)
+        elif self._touched_differ(before, call) or (
+            self.calls % self.sweep_every == 0 and self._sweep_differs()
+        ):
+            self._diverge(call, before, expected, actual)
+
+    def _touched_differ(self, before: State, call: Call) -> bool:
+        twin = cast("TwinPool", self._twin)
+        ids = list(twin.overwritten)
+        views, *ends = self.subject.look(ids)
+        if tuple(ends) != twin.ends() or views != twin.views(ids):
+            return True
+        rid = call.args.get("rid")
+        old = None if rid is None else before.requests.get(rid)
+        new = None if rid is None else self.state.requests.get(rid)
+        if rid is None or (old and old.table) == (new and new.table):
+            return False
+        return ((new and new.table) or ()) != self.subject.table(rid)
+
+    def sweep(self) -> None:
+        """Compare everything and evaluate every state property, whatever the mode."""
+        if self._sweep_differs():
+            call = Call(self.calls, "sweep", {})
+            self._diverge(call, self.state, None, None)
+
+    def _sweep_differs(self) -> bool:
+        whole = self._frozen(self.state)
+        if next(differences(whole, self.subject.snapshot()), None) is not None:
+            return True
+        return next(broken(whole, self.levels), None) is not None
+
+    def _frozen(self, s: State) -> State:
+        return s if self._twin is None else s._replace(pool=self._twin.frozen())
+
+    def _diverge(self, call: Call, before: State, expected: object, actual: object) -> NoReturn:
+        if self._twin is not None:
+            before = before._replace(pool=self._twin.before())
+        after, seen = self._frozen(self.state), self.subject.snapshot()
+        raise diagnose(call, before, after, (expected, actual), seen, self.levels)
+
+
+__all__ = ["ACTIONS", "PROMISES", "Call", "Check", "Divergence", "Lockstep", "as_request"]
