@@ -184,7 +184,8 @@ def _show(report: Report) -> None:
         "pool": f"{report.num_gpu_blocks:,} blocks with null, of {_block(report)}, "
         + _attention(report)
         + ("" if report.caching else ", caching off"),
-        "requests": f"{report.requests:,} ({report.served:,} served, {report.num_refused:,} refused)",
+        "requests": f"{report.requests:,}: {report.served:,} served, "
+        f"{report.num_refused:,} refused",
         "input tokens": f"{report.input_tokens:,}",
         "hit tokens": f"{report.hit_tokens:,}",
         "hit rate": f"{report.hit_rate:.2%}",
