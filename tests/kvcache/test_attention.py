@@ -81,8 +81,18 @@ def test_a_window_hit_is_the_right_most_run(window: int, cached: str, hit: list[
 
 @pytest.mark.parametrize(
     ("window", "num_computed", "block_size", "skipped"),
-    [(3, 0, 2, 0), (3, 3, 2, 0), (3, 4, 2, 1), (3, 5, 2, 1), (3, 6, 2, 2), (2, 1, 1, 0)]
-    + [(2, 2, 1, 1), (4, 4, 2, 0), (4, 5, 2, 1), (100, 50, 2, 0)],
+    [
+        (3, 0, 2, 0),
+        (3, 3, 2, 0),
+        (3, 4, 2, 1),
+        (3, 5, 2, 1),
+        (3, 6, 2, 2),
+        (2, 1, 1, 0),
+        (2, 2, 1, 1),
+        (4, 4, 2, 0),
+        (4, 5, 2, 1),
+        (100, 50, 2, 0),
+    ],
 )
 def test_the_window_arithmetic(
     window: int, num_computed: int, block_size: int, skipped: int
@@ -99,10 +109,10 @@ def test_what_is_let_go_shows_null_in_its_place() -> None:
     table = list(blocks)
     assert FullAttention().remove_skipped_blocks(table, 7, 2, null) == []
     removed = SlidingWindow(3).remove_skipped_blocks(table, 7, 2, null)
-    assert ([2, 1], [0, 0, 3, 4]) == (ids(removed), ids(table))
+    assert (ids(removed), ids(table)) == ([2, 1], [0, 0, 3, 4])
     assert SlidingWindow(3).remove_skipped_blocks(table, 7, 2, null) == []
-    assert [3] == ids(SlidingWindow(3).remove_skipped_blocks(table, 8, 2, null))
-    assert [4] == ids(SlidingWindow(3).remove_skipped_blocks(table, 99, 2, null))
+    assert ids(SlidingWindow(3).remove_skipped_blocks(table, 8, 2, null)) == [3]
+    assert ids(SlidingWindow(3).remove_skipped_blocks(table, 99, 2, null)) == [4]
 
 
 def test_blocks_leave_the_window_at_the_next_call(
@@ -134,7 +144,7 @@ def test_null_hits_are_neither_touched_nor_counted(
     manager.allocate_slots(other, 1)
     assert ids(manager.block_pool.free_block_queue.get_all_free_blocks()) == [2, 1]
     request = request_of("B", "abcde")
-    assert [1] == ids(admit(manager, request) or [])
+    assert ids(admit(manager, request) or []) == [1]
     assert manager.get_block_ids("B") == [0, 2, 1]
     assert manager.block_pool.null_block.ref_cnt == 0
     manager.check()

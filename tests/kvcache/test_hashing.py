@@ -81,13 +81,13 @@ def test_sha256_keys_are_the_same_in_every_process() -> None:
         for seed in ("1", "2")
     }
     (output,) = outputs
-    assert [64, 64] == [len(key) for key in output.split()]
+    assert [len(key) for key in output.split()] == [64, 64]
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_only_full_blocks_have_keys(algorithm: str) -> None:
     """A half block has no key, so its key never changes while it fills."""
-    assert [0, 1, 1, 2] == [len(keys(algorithm, "abcd"[:n])) for n in range(1, 5)]
+    assert [len(keys(algorithm, "abcd"[:n])) for n in range(1, 5)] == [0, 1, 1, 2]
     assert keys(algorithm, "abc") == keys(algorithm, "abd")
 
 
@@ -196,9 +196,9 @@ def test_a_collision_is_a_miss(
     new(manager, "A", "abcd")
     new(manager, "C", "xyz")
     hits, num_tokens = manager.get_computed_blocks(request_of("B", "xycde"))
-    assert ([3], 2) == ([block.block_id for block in hits], num_tokens)
+    assert ([block.block_id for block in hits], num_tokens) == ([3], 2)
     hits, _ = manager.get_computed_blocks(request_of("D", "abcde"))
-    assert [1, 2] == [block.block_id for block in hits]
+    assert [block.block_id for block in hits] == [1, 2]
     manager.check()
 
 

@@ -89,7 +89,7 @@ def test_a_request_that_makes_no_sense_is_refused(
 def test_media_are_kept_in_order_of_offset() -> None:
     """Items that touch do not overlap, and their order is that of their tokens."""
     request = Request("r", [1], mm_items=[item(2, 2), item(0, 2)])
-    assert [0, 2] == [entry.offset for entry in request.mm_items]
+    assert [entry.offset for entry in request.mm_items] == [0, 2]
 
 
 def test_adapters_and_media_are_checked_where_they_enter() -> None:
