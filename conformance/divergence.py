@@ -68,7 +68,7 @@ def diagnose(
     found = [] if expected == actual else [Difference("result", None, expected, actual)]
     found += differences(after, seen)
     what = "; ".join(f"{d.what}: expected {d.expected}, is {d.actual}" for d in found[:4])
-    view = as_state(after, seen)
+    view = as_state(after, before, seen)
     step = Step(before, call.action, call.args, results[1], view)
 
     def candidates() -> Iterator[tuple[str, Difference]]:
@@ -76,6 +76,8 @@ def diagnose(
             yield "the_free_queue_is_a_chain", d
         for d in key_differences(after, seen):
             yield KEY_PROPERTIES[d.what], d
+        if isinstance(results[0], Refused) and expected != actual:
+            yield GUARDED.get(results[0].rule, "refinement"), found[0]
         for name, instance in chain(broken(step, levels), broken(view, levels)):
             yield name, Difference(what, *instance)
         for d in found:
@@ -85,6 +87,24 @@ def diagnose(
     name, difference = next(candidates())
     return Divergence(name, call, difference, holders_of(after, difference.block))
 
+
+GUARDED = {
+    "block_is_already_sealed": "a_key_tells_the_content",
+    "block_is_not_of_this_pool": "the_free_queue_is_a_chain",
+    "computed_tokens_without_blocks": "nothing_unwritten_is_found",
+    "hit_is_stale": "equal_keys_mean_equal_prefixes",
+    "last_step_has_not_run": "a_writer_owns_its_block",
+    "no_confirmed_token_to_compute": "a_hit_leaves_a_token_to_compute",
+    "not_enough_free_blocks": "a_block_is_free_exactly_when_nobody_holds_it",
+    "null_hit_is_readable": "a_request_reads_its_own_prefix",
+    "pending_block_is_shared": "nothing_unwritten_is_found",
+    "released_more_often_than_held": "ref_cnt_counts_the_holders",
+    "request_is_too_large": "what_cannot_fit_is_refused_at_once",
+    "sealed_block_has_not_one_holder": "a_writer_owns_its_block",
+    "touched_block_is_not_sealed": "only_sealed_blocks_are_shared",
+    "unpublished_block_is_not_one_holders": "a_settled_block_never_changes",
+}
+"""What a rule protects: the name of a divergence where a subject lets pass what it forbids."""
 
 KEY_PROPERTIES = {
     "one key for two contents": "equal_keys_mean_equal_prefixes",

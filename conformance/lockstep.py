@@ -21,7 +21,7 @@ from conformance.twin import TwinPool
 from conformance.view import differences
 from spec import statemachine as sm
 from spec.invariants import Step, broken
-from spec.state import Pool, Request, State, initial
+from spec.state import NULL, Pool, Request, State, initial
 from spec.statemachine import Outcome, Refused
 
 Check = Literal["full", "incremental", "off"]
@@ -204,7 +204,7 @@ class Lockstep:
 
     def _touched_differ(self, before: State, call: Call) -> bool:
         twin = cast("TwinPool", self._twin)
-        ids = list(twin.overwritten)
+        ids = [NULL, *twin.overwritten]
         views, *ends = self.subject.look(ids)
         if tuple(ends) != twin.ends() or views != twin.views(ids):
             return True

@@ -79,11 +79,11 @@ class Report(BaseModel):
     peak_usage: float
     steps: int
     calls: int
-    calls_checked: int
+    calls_checked: int = 0
     seconds: float
     calls_per_second: float
     blocks_per_second: float
-    verdict: Verdict
+    verdict: Verdict = "not checked"
     violation: str | None = None
     details: str | None = None
     notices: list[str] = []
@@ -143,6 +143,20 @@ def replay(
     finally:
         gc.unfreeze()
     seconds = max(time.perf_counter() - started, 1e-9)
+    report = _report(workload, plan, subject, tally, seconds)
+    return report.model_copy(
+        update={
+            "calls_checked": 0 if pair is None else pair.calls,
+            "verdict": verdict,
+            "violation": violation,
+            "details": details,
+        }
+    )
+
+
+def _report(
+    workload: Workload, plan: ReplayPlan, subject: Subject, tally: Tally, seconds: float
+) -> Report:
     scale, usable = workload.tokens_per_id, plan.num_blocks - 1
     return Report(
         workload=workload.name,
@@ -159,13 +173,9 @@ def replay(
         hit_rate=tally.hit_tokens * scale / max(1, tally.input_tokens),
         evictions=subject.num_evictions(),
         peak_usage=0.0 if tally.least_free is None else 1 - tally.least_free / usable,
-        calls_checked=0 if pair is None else pair.calls,
         seconds=seconds,
         calls_per_second=tally.calls / seconds,
         blocks_per_second=tally.blocks / seconds,
-        verdict=verdict,
-        violation=violation,
-        details=details,
         notices=workload.notices,
         **{name: getattr(tally, name) for name in COUNTED},
     )

@@ -104,7 +104,9 @@ class TwinPool:
         """Return blocks as an incremental check sees them."""
         blocks, prev, following, copies = self.blocks, self._prev, self._next, self.by_key
         return [
-            (
+            (0, None, None, None)  # Of the null block only its place in the ring is kept here.
+            if b == NULL
+            else (
                 blocks[b].ref_cnt,
                 None if (key := blocks[b].key) is None else tuple(copies.get(key, ())),
                 None if prev[b] == OUT else prev[b],

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from conformance.subject import Snapshot
 from spec.invariants import holders
-from spec.state import NULL, Frozen, Key, Pool, State
+from spec.state import NULL, Frozen, Key, Pool, Request, State
 
 
 class Difference(NamedTuple):
@@ -34,18 +34,32 @@ def differences(s: State, seen: Snapshot) -> Iterator[Difference]:
         yield Difference("free queue", _first_unequal(s.pool.queue, seen.queue), *_short(s, seen))
     yield from chain_differences(seen)
     yield from key_differences(s, seen)
-    if sorted(s.pool.by_key.values()) != sorted(seen.index.values()):
-        ours, theirs = set(s.pool.by_key.values()), set(seen.index.values())
-        for copies in sorted(ours ^ theirs):
-            first = copies[0] if copies else None
-            yield Difference(
-                "index entry", first, copies in ours, copies if copies in theirs else None
-            )
+    yield from index_differences(s, seen)
     tables = {rid: r.table for rid, r in s.requests.items() if r.table is not None}
     for rid in sorted(set(tables) | {rid for rid, table in seen.tables.items() if table}):
         if tables.get(rid, ()) != seen.tables.get(rid, ()):
             table, other = tables.get(rid, ()), seen.tables.get(rid, ())
             yield Difference(f"table of {rid}", _first_unequal(table, other), table, other)
+
+
+def index_differences(s: State, seen: Snapshot) -> Iterator[Difference]:
+    """Yield what is wrong with the subject's index: in itself, then against the specification's."""
+    listed: set[tuple[Hashable, int]] = set()
+    for key, copies in seen.index.items():
+        if not copies:
+            yield Difference("empty index entry", None, "no entry", key)
+        for b in copies:
+            listed.add((key, b))
+            if not 0 <= b < len(seen.keys) or seen.keys[b] != key:
+                yield Difference("listed under a key that it does not carry", b, None, key)
+    for b, key in enumerate(seen.keys):
+        if key is not None and (key, b) not in listed:
+            yield Difference("carries a key under which it is not listed", b, key, None)
+    # What is listed carries its key by now, so entries of equal blocks are equal entries.
+    ours, theirs = set(s.pool.by_key.values()), set(seen.index.values())
+    for copies in sorted(ours ^ theirs):
+        what = "index entry" if copies in ours else "index entry that should not be"
+        yield Difference(what, copies[0] if copies else None, copies in ours, copies in theirs)
 
 
 def chain_differences(seen: Snapshot) -> Iterator[Difference]:
@@ -70,31 +84,53 @@ def key_differences(s: State, seen: Snapshot) -> Iterator[Difference]:
                 yield Difference("two keys for one content", b, seen.keys[twin], theirs)
 
 
-def as_state(s: State, seen: Snapshot) -> State:
+def as_state(s: State, before: State, seen: Snapshot) -> State:
     """Return the snapshot as a state: the subject's real facts, the specification's ghosts.
 
-    A key of the subject is read as the specification's key of the first block that carries it.
+    A key of the subject is read as the specification's key of the first block that carries it, now
+    or before the call. A key that means nothing to the specification is read as naming the tokens
+    that stand where the block stands in a table, drafts included.
     """
     names: dict[Hashable, Key] = {}
-    for b, block in enumerate(s.pool.blocks):
-        if (theirs := seen.keys[b]) is not None and block.key is not None:
-            names.setdefault(theirs, block.key)
+    for known in (s, before):
+        for theirs, block in zip(seen.keys, known.pool.blocks, strict=True):
+            if theirs is not None and block.key is not None:
+                names.setdefault(theirs, block.key)
+    requests = {}
+    for rid, r in s.requests.items():
+        table = seen.tables.get(rid) or (None if r.table is None else ())
+        requests[rid] = _as_request(r, table, seen, names, s.config.block_size)
     for theirs in (*seen.keys, *seen.index):
         if theirs is not None:
             names.setdefault(theirs, Key(None, (), (("unknown to the specification", theirs),)))
-    blocks = tuple(
-        block._replace(ref_cnt=count, key=None if key is None else names[key])
-        for block, count, key in zip(s.pool.blocks, seen.ref_cnts, seen.keys, strict=True)
-    )
+    blocks = []
+    for b, (count, carried) in enumerate(zip(seen.ref_cnts, seen.keys, strict=True)):
+        key = None if carried is None else names[carried]
+        # Where the subject left a block alone, its memory is what it was before the call.
+        was = before.pool.blocks[b]
+        alone = (was.ref_cnt, was.key) == (count, key)
+        blocks.append((was if alone else s.pool.blocks[b])._replace(ref_cnt=count, key=key))
     index: dict[Key, tuple[int, ...]] = defaultdict(tuple)
-    for key, copies in seen.index.items():
-        index[names[key]] += copies
-    requests = {
-        rid: r._replace(table=seen.tables.get(rid) or (None if r.table is None else ()))
-        for rid, r in s.requests.items()
-    }
-    pool = Pool(blocks, seen.queue, Frozen(index))
-    return s._replace(pool=pool, requests=Frozen(requests))
+    for theirs, copies in seen.index.items():
+        index[names[theirs]] += copies
+    return s._replace(
+        pool=Pool(tuple(blocks), seen.queue, Frozen(index)), requests=Frozen(requests)
+    )
+
+
+def _as_request(
+    r: Request, table: tuple[int, ...] | None, seen: Snapshot, names: dict[Hashable, Key], size: int
+) -> Request:
+    """Return a request with the subject's table; what is sealed in it counts as sealed by it."""
+    sealed = r.num_cached
+    known = r.tokens + r.drafts
+    for i, b in enumerate(table or ()):
+        theirs = seen.keys[b]
+        if theirs is not None:
+            tokens = known[i * size : (i + 1) * size]
+            names.setdefault(theirs, Key(None, tokens, (("unknown to the specification", theirs),)))
+            sealed = max(sealed, i + 1)
+    return r._replace(table=table, num_cached=sealed)
 
 
 def holders_of(s: State, b: int | None) -> str:

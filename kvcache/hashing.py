@@ -174,7 +174,8 @@ class BuiltinKey:
             ):
                 return False
             mine, theirs = mine.parent, theirs.parent
-        _share_parents(self, other)
+        # A dict compares the key it keeps with the key asked for; the latter follows the former.
+        _share_parents(other, self)
         return True
 
     def __repr__(self) -> str:
@@ -182,7 +183,7 @@ class BuiltinKey:
 
 
 def _share_parents(mine: BuiltinKey | None, theirs: BuiltinKey | None) -> None:
-    """Two equal chains share their parents from here on, so that the next comparison is short."""
+    """The parents of one chain become those of an equal one, so the next comparison is short."""
     while mine is not None and theirs is not None and mine.parent is not theirs.parent:
         parent = mine.parent
         mine.parent = theirs.parent

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 import spec.steps  # noqa: F401  # enters the properties of a call into the registry
-from spec.registry import REGISTRY, Broken, Property, Step, always, holders
+from spec.registry import REGISTRY, Broken, Property, Step, always, holders, relevant
 from spec.state import NULL, Block, BlockState, Key, Request, State, extra_keys
 
 __all__ = [
@@ -24,13 +24,18 @@ __all__ = [
 ]
 
 
-def broken(subject: State | Step, levels: str = "PM") -> Iterator[tuple[str, Broken]]:
-    """Yield every broken property of a state or of a step, in the order of the registry."""
-    kind = "state" if isinstance(subject, State) else "step"
-    for p in REGISTRY.values():
-        if p.kind == kind and set(p.levels) & set(levels):
-            for instance in p.check(subject):
-                yield p.name, instance
+def broken(subject: State | Step, levels: str = "PM", of: str = "") -> Iterator[tuple[str, Broken]]:
+    """Yield every broken property of a state or of a step, in the order of the registry.
+
+    `of` narrows the properties of a state to those that read one part of it.
+    """
+    if isinstance(subject, State):
+        selected = relevant("state", levels, of)
+    else:
+        selected = relevant("step", levels, subject.action)
+    for p in selected:
+        for instance in p.check(subject):
+            yield p.name, instance
 
 
 def _real(s: State) -> Iterator[tuple[int, Block]]:
@@ -44,7 +49,9 @@ def _own(s: State, r: Request, i: int, stop: int) -> Key:
     return Key(parent, r.tokens[i * size : min(stop, (i + 1) * size)], extra)
 
 
-@always("state", "P", "Every request whose window moved reads and writes one common block.")
+@always(
+    "state", "P", "Every request whose window moved reads and writes one common block.", ("pool",)
+)
 def the_null_block_is_inert(s: State) -> Iterator[Broken]:
     """The null block is never queued, counted, sealed, held or written."""
     indexed = any(NULL in copies for copies in s.pool.by_key.values())
@@ -52,7 +59,7 @@ def the_null_block_is_inert(s: State) -> Iterator[Broken]:
         yield Broken(NULL, Block(), s.pool.blocks[NULL])
 
 
-@always("state", "P", "Blocks vanish from the pool or are handed out twice.")
+@always("state", "P", "Blocks vanish from the pool or are handed out twice.", ("pool",))
 def the_free_queue_is_a_chain(s: State) -> Iterator[Broken]:
     """The free queue names no block twice and only blocks that exist."""
     for b, n in Counter(s.pool.queue).items():
@@ -60,7 +67,7 @@ def the_free_queue_is_a_chain(s: State) -> Iterator[Broken]:
             yield Broken(b, 1, n)
 
 
-@always("state", "P", "The block of a running request is given to another one.")
+@always("state", "P", "The block of a running request is given to another one.", ("pool",))
 def a_block_is_free_exactly_when_nobody_holds_it(s: State) -> Iterator[Broken]:
     """A block stands in the free queue, once, if and only if its reference count is 0."""
     queued = Counter(s.pool.queue)
@@ -69,7 +76,9 @@ def a_block_is_free_exactly_when_nobody_holds_it(s: State) -> Iterator[Broken]:
             yield Broken(b, int(block.ref_cnt == 0), queued[b])
 
 
-@always("state", "P", "Too high leaks memory for ever; too low frees what somebody reads.")
+@always(
+    "state", "P", "Too high leaks memory for ever; too low frees what somebody reads.", ("tables",)
+)
 def ref_cnt_counts_the_holders(s: State) -> Iterator[Broken]:
     """The reference count of a block is the number of its holders, block by block."""
     held = holders(s)
@@ -78,7 +87,7 @@ def ref_cnt_counts_the_holders(s: State) -> Iterator[Broken]:
             yield Broken(b, held[b], block.ref_cnt)
 
 
-@always("state", "P", "The pool grows or shrinks over time.")
+@always("state", "P", "The pool grows or shrinks over time.", ("tables",))
 def free_and_held_and_null_make_the_pool(s: State) -> Iterator[Broken]:
     """The free blocks, the held blocks and null are disjoint and are all blocks."""
     free, held, null = set(s.pool.queue), set(holders(s)), {NULL}
@@ -87,7 +96,9 @@ def free_and_held_and_null_make_the_pool(s: State) -> Iterator[Broken]:
         yield Broken(b, "one of three", [b in free, b in held, b == NULL])
 
 
-@always("state", "P", "A look-up finds a block that holds something else, or misses one.")
+@always(
+    "state", "P", "A look-up finds a block that holds something else, or misses one.", ("pool",)
+)
 def the_index_and_the_blocks_agree(s: State) -> Iterator[Broken]:
     """A block is in the index under a key if and only if it carries that key; no entry is empty."""
     for key, copies in s.pool.by_key.items():
@@ -101,7 +112,7 @@ def the_index_and_the_blocks_agree(s: State) -> Iterator[Broken]:
             yield Broken(b, block.key, None)
 
 
-@always("state", "P", "Two requests write the same half-filled block.")
+@always("state", "P", "Two requests write the same half-filled block.", ("pool",))
 def only_sealed_blocks_are_shared(s: State) -> Iterator[Broken]:
     """A block with more than one reference has a key."""
     for b, block in _real(s):
@@ -109,7 +120,9 @@ def only_sealed_blocks_are_shared(s: State) -> Iterator[Broken]:
             yield Broken(b, "a key", None)
 
 
-@always("state", "P", "A block in no known state is leaked, or handed out while it is read.")
+@always(
+    "state", "P", "A block in no known state is leaked, or handed out while it is read.", ("pool",)
+)
 def every_block_is_in_one_of_five_states(s: State) -> Iterator[Broken]:
     """Reference count, key and place in the queue of a block are one of five combinations."""
     queued = set(s.pool.queue)
@@ -118,7 +131,7 @@ def every_block_is_in_one_of_five_states(s: State) -> Iterator[Broken]:
             yield Broken(b, [state.value for state in BlockState], (block.ref_cnt, b in queued))
 
 
-@always("state", "PM", "A hit covers slots that nobody has filled.")
+@always("state", "PM", "A hit covers slots that nobody has filled.", ("pool",))
 def only_full_blocks_have_a_hash(s: State) -> Iterator[Broken]:
     """A sealed block's key names `block_size` tokens."""
     for b, block in _real(s):
@@ -126,7 +139,20 @@ def only_full_blocks_have_a_hash(s: State) -> Iterator[Broken]:
             yield Broken(b, s.config.block_size, len(block.key.tokens))
 
 
-@always("state", "PM", "A request starts on memory that holds nothing, or a stranger's text.")
+@always("state", "M", "A rejected draft becomes part of somebody's prompt.", ("request",))
+def unconfirmed_tokens_are_never_sealed(s: State) -> Iterator[Broken]:
+    """The sealed front of a table is no longer than the request's confirmed tokens."""
+    for r in s.requests.values():
+        if r.num_cached * s.config.block_size > len(r.tokens):
+            yield Broken((r.table or (None,))[r.num_cached - 1], len(r.tokens), r.num_cached)
+
+
+@always(
+    "state",
+    "PM",
+    "A request starts on memory that holds nothing, or a stranger's text.",
+    ("state",),
+)
 def nothing_unwritten_is_found(s: State) -> Iterator[Broken]:
     """A sealed block is written, or is pending on a request that the next run lets fill it."""
     for b, block in _real(s):
@@ -141,7 +167,7 @@ def nothing_unwritten_is_found(s: State) -> Iterator[Broken]:
                 yield Broken(b, "scheduled to be written", block.pending)
 
 
-@always("state", "PM", "A hit returns the text of another prompt.")
+@always("state", "PM", "A hit returns the text of another prompt.", ("pool",))
 def a_key_tells_the_content(s: State) -> Iterator[Broken]:
     """A settled sealed block holds exactly what its key names."""
     for b, block in _real(s):
@@ -151,7 +177,7 @@ def a_key_tells_the_content(s: State) -> Iterator[Broken]:
             yield Broken(b, block.key, block.content)
 
 
-@always("state", "M", "Two requests write into each other's memory.")
+@always("state", "M", "Two requests write into each other's memory.", ("state",))
 def a_writer_owns_its_block(s: State) -> Iterator[Broken]:
     """A scheduled slot is in a block that its writer alone holds unsealed, or pending on it."""
     held, size = holders(s), s.config.block_size
@@ -164,7 +190,36 @@ def a_writer_owns_its_block(s: State) -> Iterator[Broken]:
                     yield Broken(b, rid, block.pending or f"{held[b]} holders")
 
 
-@always("state", "M", "Output depends on what else the server was doing.")
+@always("state", "M", "Blocks stay cached that no look-up can reach.", ("pool",))
+def the_cache_is_prefix_closed(s: State) -> Iterator[Broken]:
+    """With full attention the parent of a cached block is cached."""
+    if s.config.sliding_window is None:
+        for key, copies in s.pool.by_key.items():
+            if key.parent is not None and not s.pool.copies(key.parent):
+                yield Broken(copies[0] if copies else None, key.parent, None)
+
+
+@always(
+    "state", "M", "A window layer reads a placeholder, or never gives memory back.", ("request",)
+)
+def skipped_positions_show_null(s: State) -> Iterator[Broken]:
+    """The nulls of a table are its front: what the window has left behind, and nothing else."""
+    for r in s.requests.values():
+        nulls = [i for i, b in enumerate(r.table or ()) if b == NULL]
+        least = s.config.skipped_blocks(r.start) if r.table is not None else 0
+        most = s.config.skipped_blocks(max(r.start, r.num_computed))
+        if nulls != list(range(len(nulls))) or not least <= len(nulls) <= most:
+            yield Broken(NULL, (least, most), nulls)
+
+
+@always("state", "M", "A server that is idle refuses work.", ("tables",))
+def an_idle_pool_is_whole(s: State) -> Iterator[Broken]:
+    """When nobody holds anything, every usable block is free."""
+    if not holders(s) and s.pool.num_free() != s.config.usable:
+        yield Broken(None, s.config.usable, s.pool.num_free())
+
+
+@always("state", "M", "Output depends on what else the server was doing.", ("request",))
 def a_request_reads_its_own_prefix(s: State) -> Iterator[Broken]:
     """Every position that a scheduled step reads holds the request's own prefix up to there.
 
@@ -179,38 +234,3 @@ def a_request_reads_its_own_prefix(s: State) -> Iterator[Broken]:
                 block = s.pool.blocks[b]
                 if block.content is not own and not (block.pending and block.key is own):
                     yield Broken(b, own, block.content)
-
-
-@always("state", "M", "A rejected draft becomes part of somebody's prompt.")
-def unconfirmed_tokens_are_never_sealed(s: State) -> Iterator[Broken]:
-    """The sealed front of a table is no longer than the request's confirmed tokens."""
-    for r in s.requests.values():
-        if r.num_cached * s.config.block_size > len(r.tokens):
-            yield Broken((r.table or (None,))[r.num_cached - 1], len(r.tokens), r.num_cached)
-
-
-@always("state", "M", "Blocks stay cached that no look-up can reach.")
-def the_cache_is_prefix_closed(s: State) -> Iterator[Broken]:
-    """With full attention the parent of a cached block is cached."""
-    if s.config.sliding_window is None:
-        for key, copies in s.pool.by_key.items():
-            if key.parent is not None and not s.pool.copies(key.parent):
-                yield Broken(copies[0] if copies else None, key.parent, None)
-
-
-@always("state", "M", "A window layer reads a placeholder, or never gives memory back.")
-def skipped_positions_show_null(s: State) -> Iterator[Broken]:
-    """The nulls of a table are its front: what the window has left behind, and nothing else."""
-    for r in s.requests.values():
-        nulls = [i for i, b in enumerate(r.table or ()) if b == NULL]
-        least = s.config.skipped_blocks(r.start) if r.table is not None else 0
-        most = s.config.skipped_blocks(max(r.start, r.num_computed))
-        if nulls != list(range(len(nulls))) or not least <= len(nulls) <= most:
-            yield Broken(NULL, (least, most), nulls)
-
-
-@always("state", "M", "A server that is idle refuses work.")
-def an_idle_pool_is_whole(s: State) -> Iterator[Broken]:
-    """When nobody holds anything, every usable block is free."""
-    if not holders(s) and s.pool.num_free() != s.config.usable:
-        yield Broken(None, s.config.usable, s.pool.num_free())

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from typing import Any, NamedTuple
 
 from spec.state import NULL, State
@@ -38,6 +39,10 @@ class Property(NamedTuple):
     name: str
     levels: str
     kind: str
+    of: tuple[str, ...]
+    """Of a state property: what it reads (`pool`; `tables`: also who holds what; `request`: the
+    pool and one request at a time; `state`: everything). Of a step property: the calls it speaks
+    of, empty for all."""
     statement: str
     why: str
     check: Callable[[Any], Iterator[Broken]]
@@ -47,19 +52,31 @@ REGISTRY: dict[str, Property] = {}
 
 
 def always(
-    kind: str, levels: str, why: str
+    kind: str, levels: str, why: str, of: tuple[str, ...] = ()
 ) -> Callable[[Callable[[Any], Iterator[Broken]]], Callable[[Any], Iterator[Broken]]]:
     """Enter a predicate into the registry under its own name; its docstring is the statement."""
 
     def register(check: Callable[[Any], Iterator[Broken]]) -> Callable[[Any], Iterator[Broken]]:
         text = " ".join((check.__doc__ or "").split())
-        REGISTRY[check.__name__] = Property(check.__name__, levels, kind, text, why, check)
+        REGISTRY[check.__name__] = Property(check.__name__, levels, kind, of, text, why, check)
         return check
 
     return register
 
 
+@cache
+def relevant(kind: str, levels: str, of: str) -> tuple[Property, ...]:
+    """Return the properties of a kind that hold at some of the levels and are about `of`."""
+    return tuple(
+        p
+        for p in REGISTRY.values()
+        if p.kind == kind and set(p.levels) & set(levels) and (not p.of or not of or of in p.of)
+    )
+
+
 def holders(s: State) -> Counter[int]:
     """Count the positions of live block tables, and the loose references, that show each block."""
-    tables = (b for r in s.requests.values() for b in r.table or () if b != NULL)
-    return Counter(tables) + Counter(s.loose)
+    held = Counter(s.loose)
+    for r in s.requests.values():
+        held.update(b for b in r.table or () if b != NULL)
+    return held

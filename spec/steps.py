@@ -11,6 +11,8 @@ from spec.registry import Broken, Step, always
 from spec.state import NULL, Request
 from spec.statemachine import Plan, may_allocate, plan_of
 
+ALLOCATE, LOOK_UP = ("allocate_slots",), ("get_computed_blocks",)
+
 
 def _new(step: Step) -> Ids:
     """Return the blocks that the call handed out."""
@@ -33,8 +35,6 @@ def _admission(step: Step) -> tuple[Plan, int, bool] | None:
 
     None when the caller was at fault. The blocks that the window gives back count as free.
     """
-    if step.action != "allocate_slots":
-        return None
     s, a, r = step.before, step.args, _request(step)
     c = s.config
     try:
@@ -52,7 +52,12 @@ def _admission(step: Step) -> tuple[Plan, int, bool] | None:
     return plan, s.pool.num_free() + freed, never
 
 
-@always("step", "PM", "A request starts with a block that others can find or still read.")
+@always(
+    "step",
+    "PM",
+    "A request starts with a block that others can find or still read.",
+    ("allocate_slots", "get_new_blocks"),
+)
 def a_block_handed_out_is_clean(step: Step) -> Iterator[Broken]:
     """A new block has one reference and no earlier key, and nobody had it before."""
     rid = step.args.get("rid")
@@ -75,19 +80,23 @@ def a_settled_block_never_changes(step: Step) -> Iterator[Broken]:
             yield Broken(b, old.content, new.content)
 
 
-@always("step", "M", "A request has nothing to run, or writes into a block that others read.")
+@always(
+    "step", "M", "A request has nothing to run, or writes into a block that others read.", LOOK_UP
+)
 def a_hit_leaves_a_token_to_compute(step: Step) -> Iterator[Broken]:
     """A hit covers whole blocks and at least one confirmed token less than there are."""
-    if step.action == "get_computed_blocks" and isinstance(step.result, tuple):
+    if isinstance(step.result, tuple):
         covered = len(step.result) * step.before.config.block_size
         if step.result and covered >= len(_request(step).tokens):
             yield Broken(step.result[-1], f"below {len(_request(step).tokens)}", covered)
 
 
-@always("step", "M", "A request is answered with the text of another user, adapter or image.")
+@always(
+    "step", "M", "A request is answered with the text of another user, adapter or image.", LOOK_UP
+)
 def equal_keys_mean_equal_prefixes(step: Step) -> Iterator[Broken]:
     """A block found at position `i` holds the request's own prefix up to it, extras included."""
-    if step.action == "get_computed_blocks" and isinstance(step.result, tuple):
+    if isinstance(step.result, tuple):
         keys = _request(step).keys
         for i, b in enumerate(step.result):
             block = step.before.pool.blocks[b]
@@ -96,14 +105,14 @@ def equal_keys_mean_equal_prefixes(step: Step) -> Iterator[Broken]:
                 yield Broken(b, keys[i] if i < len(keys) else None, named)
 
 
-@always("step", "M", "Prompts that were computed a moment ago are computed again.")
+@always("step", "M", "Prompts that were computed a moment ago are computed again.", LOOK_UP)
 def a_repeated_prompt_hits(step: Step) -> Iterator[Broken]:
     """A look-up finds all that is cached and can be read again.
 
     So the second of two equal prompts hits `(n - 1) // block_size` blocks, null included, as long
     as nothing of the first was evicted or taken back.
     """
-    if step.action == "get_computed_blocks" and isinstance(step.result, tuple):
+    if isinstance(step.result, tuple):
         r, c = _request(step), step.before.config
         asked = (len(r.tokens) - 1) // c.block_size if c.enable_caching else 0
         found = [step.before.pool.copies(key) != () for key in r.keys[:asked]]
@@ -115,10 +124,10 @@ def a_repeated_prompt_hits(step: Step) -> Iterator[Broken]:
             yield Broken(None, expected, len(step.result))
 
 
-@always("step", "M", "A request evicts the prefix that it was about to use.")
+@always("step", "M", "A request evicts the prefix that it was about to use.", ALLOCATE)
 def hits_and_new_blocks_are_disjoint(step: Step) -> Iterator[Broken]:
     """No block is a hit and new in one call, and no table shows a block twice."""
-    if step.action == "allocate_slots" and _admission(step) is not None:
+    if _admission(step) is not None:
         for b in step.args["hits"]:
             key = step.before.pool.blocks[b].key
             if b in _new(step) or step.after.pool.blocks[b].key is not key:
@@ -129,7 +138,7 @@ def hits_and_new_blocks_are_disjoint(step: Step) -> Iterator[Broken]:
                 yield Broken(b, 1, n)
 
 
-@always("step", "M", "The server refuses what fits, or runs dry in the middle of a call.")
+@always("step", "M", "The server refuses what fits, or runs dry in the middle of a call.", ALLOCATE)
 def admission_is_exact(step: Step) -> Iterator[Broken]:
     """`allocate_slots` succeeds exactly when its new blocks and idle hits are free.
 
@@ -143,7 +152,7 @@ def admission_is_exact(step: Step) -> Iterator[Broken]:
             yield Broken(None, expected, got)
 
 
-@always("step", "M", "A request waits for ever for memory that does not exist.")
+@always("step", "M", "A request waits for ever for memory that does not exist.", ALLOCATE)
 def what_cannot_fit_is_refused_at_once(step: Step) -> Iterator[Broken]:
     """What needs more blocks than the pool has is refused by name, and nothing else is."""
     if (admission := _admission(step)) is not None:
@@ -169,10 +178,15 @@ def a_refused_call_changes_nothing(step: Step) -> Iterator[Broken]:
         yield Broken(None, old.queue, new.queue)
 
 
-@always("step", "M", "The shared beginning of prompts is lost before their private ends.")
+@always(
+    "step",
+    "M",
+    "The shared beginning of prompts is lost before their private ends.",
+    ("free", "preempt", "finish"),
+)
 def the_tail_is_evicted_before_the_head(step: Step) -> Iterator[Broken]:
     """Of the sealed blocks that one `free` made idle, a descendant goes before its ancestor."""
-    if step.action in ("free", "preempt", "finish") and step.before.config.enable_caching:
+    if step.before.config.enable_caching:
         was, blocks = set(step.before.pool.queue), step.after.pool.blocks
         place = {b: at for at, b in enumerate(step.after.pool.queue) if b not in was}
         table = [b for b in _request(step).table or () if b in place and blocks[b].key]
@@ -208,17 +222,12 @@ def positions_never_move(step: Step) -> Iterator[Broken]:
                     yield Broken(was, was, now)
 
 
-@always(
-    "step",
-    "P",
-    "New weights answer with memory of the old ones.",
-)
+@always("step", "P", "New weights answer with memory of the old ones.", ("reset_prefix_cache",))
 def reset_only_when_idle(step: Step) -> Iterator[Broken]:
     """A reset succeeds exactly when nothing is in use: then no key is left, else all stays."""
-    if step.action == "reset_prefix_cache":
-        idle = step.before.pool.num_free() == step.before.config.usable
-        if step.result is not idle:
-            yield Broken(None, idle, step.result)
-        for b, block in enumerate(step.after.pool.blocks):
-            if (block.key is not None) if idle else (block != step.before.pool.blocks[b]):
-                yield Broken(b, None if idle else step.before.pool.blocks[b], block)
+    idle = step.before.pool.num_free() == step.before.config.usable
+    if step.result is not idle:
+        yield Broken(None, idle, step.result)
+    for b, block in enumerate(step.after.pool.blocks):
+        if (block.key is not None) if idle else (block != step.before.pool.blocks[b]):
+            yield Broken(b, None if idle else step.before.pool.blocks[b], block)
