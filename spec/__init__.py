@@ -4,5 +4,6 @@ Read `state.py` (what there is), `pool.py` (how blocks move), `statemachine.py` 
 may do), `invariants.py` (what is true of every state), `steps.py` (what is true of every call).
 Everything is pure and immutable and needs the standard library only.
 
-Import order: state, pool, statemachine, registry, steps, invariants.
+Import order: state, pool, statemachine, registry, steps, invariants, reachable,
+scope, world, explore.
 """

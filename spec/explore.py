@@ -1,0 +1,148 @@
+"""Explores every reachable state of a small world, breadth first.
+
+A path to a violation is therefore a shortest one. A search ends when there is nothing new, at the
+first violation, or at a limit, and says which.
+"""
+
+from __future__ import annotations
+
+import resource
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+from spec.registry import Broken
+from spec.scope import Move, Scope
+from spec.state import State
+from spec.world import Edge, Node, World
+
+
+class Limits(NamedTuple):
+    """When to stop though there is more. `memory` is in bytes, of this process."""
+
+    seconds: float = float("inf")
+    states: float = float("inf")
+    memory: float = float("inf")
+
+
+NO_LIMITS = Limits()
+
+
+class Found(NamedTuple):
+    """A broken property, and the moves that lead to it from the initial state."""
+
+    property: str
+    broken: Broken
+    path: tuple[tuple[Move, State], ...]
+
+
+class Result(NamedTuple):
+    """What a search saw. `stopped` says why it ended early; None means that nothing is left."""
+
+    states: int
+    transitions: int
+    depth: int
+    seconds: float
+    memory: int
+    stopped: str | None
+    found: Found | None
+    edges: dict[Edge, int]
+    seen: dict[str, int]
+
+
+class Search:
+    """One search in one process. The figures are right at every moment."""
+
+    def __init__(self, scope: Scope, *, symmetry: bool = True, limits: Limits = NO_LIMITS) -> None:
+        self.world = World(scope, symmetry=symmetry)
+        self.limits = limits
+        self.transitions = 0
+        self.depth = 0
+        self.found: Found | None = None
+        self.stopped: str | None = None
+        root = self.world.initial()
+        self._came: dict[Node, Node | None] = {root: None}
+        """Every node seen, with the one from which it was first reached."""
+        self._frontier = [root]
+        self._started = time.perf_counter()
+
+    @property
+    def states(self) -> int:
+        """The number of states seen."""
+        return len(self._came)
+
+    def run(self, on_progress: Callable[[Search], None] = lambda _: None) -> Result:
+        """Search to the end. `on_progress` is called every few thousand nodes."""
+        try:
+            while self._frontier and not self.found and not self.stopped:
+                self._level(on_progress)
+        except KeyboardInterrupt:
+            self.stopped = "interrupted"
+        return self.result()
+
+    def result(self) -> Result:
+        """Return what was seen so far."""
+        return Result(
+            self.states,
+            self.transitions,
+            self.depth,
+            time.perf_counter() - self._started,
+            memory_in_use(),
+            self.stopped,
+            self.found,
+            dict(self.world.edges),
+            dict(self.world.seen),
+        )
+
+    def _level(self, on_progress: Callable[[Search], None]) -> None:
+        came, world, following = self._came, self.world, []
+        for done, node in enumerate(self._frontier):
+            if done % 2048 == 0:
+                on_progress(self)
+                if (reason := self._limit()) is not None:
+                    self.stopped = reason
+                    return
+            for there, _ in world.successors(node):
+                self.transitions += 1
+                if there not in came:
+                    came[there] = node
+                    following.append(there)
+                    if (bad := world.violation(there)) is not None:
+                        self.found = Found(*bad, self._path(there))
+                        return
+            if world.failed is not None:
+                name, broken, move, after = world.failed
+                path = (*self._path(node), (move, after))
+                self.found = Found(name, broken, path)
+                return
+        self._frontier = following
+        self.depth += bool(following)
+
+    def _limit(self) -> str | None:
+        if time.perf_counter() - self._started > self.limits.seconds:
+            return f"time limit of {self.limits.seconds:g} s"
+        if self.states > self.limits.states:
+            return f"limit of {self.limits.states:,} states"
+        if memory_in_use() > self.limits.memory:
+            return f"memory limit of {self.limits.memory / 2**20:,.0f} MiB"
+        return None
+
+    def _path(self, node: Node) -> tuple[tuple[Move, State], ...]:
+        """Return the moves to a node, in states whose blocks keep their ids all the way."""
+        nodes = [node]
+        while (parent := self._came[nodes[-1]]) is not None:
+            nodes.append(parent)
+        plain = World(self.world.scope, symmetry=False)
+        here, path = plain.initial(), []
+        for target in reversed(nodes[:-1]):
+            for there, move in plain.successors(here):
+                if self.world.canonical(self.world.node(plain.state(there))) == target:
+                    here = there
+                    path.append((move, plain.state(here)))
+                    break
+        return tuple(path)
+
+
+def memory_in_use() -> int:
+    """Return the most bytes that this process ever held."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
