@@ -1,5 +1,6 @@
 """Holds a block manager, ours or somebody else's, against the specification.
 
 Import order: trace_format, trace_files, workload, subject, twin, view,
-divergence, lockstep, adapters, driver, batch, walk, replay, check, document, cli.
+divergence, lockstep, adapters, driver, batch, walk, replay, production, tour, shard, frontier,
+prove, check, document, output, steptable, explore_command, cli.
 """

@@ -33,6 +33,7 @@ class _Live:
     num_computed: int = 0
     num_output: int = 0
     drafts: tuple[int, ...] = ()
+    num_found: int = 0
     resumed: bool = False
 
 
@@ -135,7 +136,7 @@ class Batch:
             self._waiting.popleft()
             self._running[rid] = None
             if not live.resumed:
-                self.tally.hit_tokens += found
+                live.num_found = found
             self.tally.blocks += len(hits)
             scheduled[rid] = found + num_tokens
             budget -= num_tokens
@@ -211,4 +212,5 @@ class Batch:
         self.tally.calls += 1
         self.tally.requests += 1
         self.tally.input_tokens += live.item.num_input_tokens
+        self.tally.hit_tokens += live.num_found
         self.tally.output_tokens += live.num_output

@@ -45,6 +45,8 @@ def replay_rows() -> Iterator[Row]:
         workload = GeneratedWorkload(SEED, NUM_REQUESTS, plan.block_size)
         started = time.perf_counter()
         report = replay(workload, plan)
+        if report.verdict == "interrupted":
+            raise KeyboardInterrupt
         yield _row(plan, report, time.perf_counter() - started)
 
 

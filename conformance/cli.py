@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import sys
 from pathlib import Path
 from typing import Annotated, cast
 
@@ -9,9 +11,12 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
+from rich.text import Text
 
 from conformance import check as checks
+from conformance.explore_command import explore_command
 from conformance.lockstep import Check
+from conformance.output import refuse_bad_output, write_output
 from conformance.replay import ReplayPlan, Report, replay
 from conformance.workload import TraceError, open_trace
 
@@ -25,8 +30,8 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_show_locals=False,
 )
-out = Console(highlight=False)
-err = Console(stderr=True, highlight=False)
+out = Console(highlight=False, markup=False, emoji=False)
+err = Console(stderr=True, highlight=False, markup=False, emoji=False)
 
 
 @app.callback()
@@ -44,9 +49,10 @@ Blocks = Annotated[
 BlockSize = Annotated[
     int,
     typer.Option(
-        help="Tokens of a block. 1 replays one token for each id of the trace: the same hits and "
-        "evictions as with blocks of one id, and figures in the trace's own tokens.",
+        help="Tokens of a block. 1 replays one token for each id of the trace: the same hits as "
+        "with blocks of one id, and figures in the trace's own tokens.",
         min=1,
+        max=1 << 20,
     ),
 ]
 Sequential = Annotated[
@@ -66,10 +72,14 @@ Checked = Annotated[
         metavar="full|incremental|off",
     ),
 ]
-Limit = Annotated[int | None, typer.Option(help="Use the first K requests.", min=1, metavar="K")]
+Limit = Annotated[
+    int | None, typer.Option(help="Use the first K requests.", min=1, max=1 << 31, metavar="K")
+]
 Window = Annotated[
     int | None,
-    typer.Option(help="Sliding window, in tokens of the replay. Default: full attention.", min=2),
+    typer.Option(
+        help="Sliding window, in tokens of the replay. Default: full attention.", min=2, max=1 << 31
+    ),
 ]
 NoCaching = Annotated[bool, typer.Option("--no-caching", help="Switch prefix caching off.")]
 JsonOut = Annotated[
@@ -93,7 +103,7 @@ def replay_command(  # noqa: PLR0913, PLR0917  # each option of the command is a
 
     Exit status: 0 clean, 1 violation, 2 bad input, 130 interrupted.
     """
-    _refuse_bad_options(check, json)
+    _refuse_bad_options(check, json, trace)
     plan = ReplayPlan(
         num_blocks=blocks,
         block_size=block_size,
@@ -115,7 +125,7 @@ def replay_command(  # noqa: PLR0913, PLR0917  # each option of the command is a
         raise typer.Exit(BAD_INPUT) from error
     _show(report)
     if json is not None:
-        json.write_text(report.model_dump_json(indent=2) + "\n", encoding="utf-8")
+        write_output(json, report.model_dump_json(indent=2) + "\n")
     raise typer.Exit(
         {"violation": VIOLATION, "interrupted": INTERRUPTED}.get(report.verdict, CLEAN)
     )
@@ -134,7 +144,7 @@ def check_command() -> None:
             task = progress.add_task("replay", total=checks.num_rows())
             for row in checks.replay_rows():
                 progress.advance(task)
-                verdict = "[green]clean[/green]" if row.ok else "[red]violation[/red]"
+                verdict = Text("clean", "green") if row.ok else Text("violation", "red")
                 table.add_row(row.name, row.covered, f"{row.seconds:.1f}", verdict)
                 if not row.ok:
                     failed.append(row)
@@ -144,7 +154,7 @@ def check_command() -> None:
         raise typer.Exit(INTERRUPTED) from None
     out.print(table)
     for row in failed:
-        out.print(f"{row.name}: {row.problem}", style="red", soft_wrap=True, markup=False)
+        out.print(f"{row.name}: {row.problem}", style="red", soft_wrap=True)
     out.print(
         f"verdict: {len(failed)} of {table.row_count} rows show a violation"
         if failed
@@ -154,26 +164,27 @@ def check_command() -> None:
     raise typer.Exit(VIOLATION if failed else CLEAN)
 
 
-def _refuse_bad_options(check: str, json: Path | None) -> None:
+app.command("explore")(explore_command)
+
+
+def _refuse_bad_options(check: str, json: Path | None, trace: Path) -> None:
     if check not in ("full", "incremental", "off"):
         raise typer.BadParameter(
             f"{check!r} is none of full, incremental, off", param_hint="--check"
         )
-    if json is not None and not json.resolve().parent.is_dir():
-        raise typer.BadParameter(
-            f"{json}: the folder {json.resolve().parent} does not exist; make it first",
-            param_hint="--json",
-        )
+    if json is not None:
+        refuse_bad_output(json, trace)
 
 
 def _progress() -> Progress:
     return Progress(
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
         console=err,
         transient=True,
+        disable=not err.is_terminal,
     )
 
 
@@ -202,12 +213,12 @@ def _show(report: Report) -> None:
         table.add_row(name, value)
     out.print(table)
     for rid, text in report.refused.items():
-        out.print(f"refused: {rid}: {text}", style="yellow", soft_wrap=True, markup=False)
+        out.print(f"refused: {rid}: {text}", style="yellow", soft_wrap=True)
     if report.num_refused > len(report.refused):
         out.print(f"refused: {report.num_refused - len(report.refused):,} more like these")
     if report.violation:
-        out.print(report.violation, style="red", soft_wrap=True, markup=False)
-        out.print(report.details or "", soft_wrap=True, markup=False)
+        out.print(report.violation, style="red", soft_wrap=True)
+        out.print(report.details or "", soft_wrap=True)
     style = {"clean": "green", "violation": "red"}.get(report.verdict, "yellow")
     out.print(f"verdict: {report.verdict} ({report.seconds:.1f} s)", style=style)
 
@@ -229,6 +240,10 @@ def _block(report: Report) -> str:
 
 def main() -> None:
     """Run the command."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # A character that the terminal cannot show is spelled out; it must not end the run.
+            stream.reconfigure(errors="backslashreplace")
     app(prog_name="kvspec")
 
 

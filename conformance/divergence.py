@@ -38,7 +38,7 @@ class Divergence(Exception):  # noqa: N818  # the field's word
         super().__init__(
             f"kvspec violation: property={violated} call={call.number} {call.action} "
             f"block={'-' if found.block is None else found.block} expected={flat(found.expected)} "
-            f"actual={flat(found.actual)} holders={who} found_by=lockstep"
+            f"actual={flat(found.actual)} holders={flat(who)} found_by=lockstep"
         )
 
     @property
@@ -65,27 +65,35 @@ def diagnose(
     differs and no property says that it must not.
     """
     expected, actual = answer(results[0]), answer(results[1])
-    found = [] if expected == actual else [Difference("result", None, expected, actual)]
-    found += differences(after, seen)
-    what = "; ".join(f"{d.what}: expected {d.expected}, is {d.actual}" for d in found[:4])
-    view = as_state(after, before, seen)
+    if len(seen.ref_cnts) != len(after.pool.blocks) or len(seen.keys) != len(after.pool.blocks):
+        found = next(differences(after, seen))
+        return Divergence("free_and_held_and_null_make_the_pool", call, found, "-")
+    refused = isinstance(results[1], Refused)
+    # What a subject refused it has not done, whatever the specification went on to do.
+    base = before if refused and not isinstance(results[0], Refused) else after
+    found_all = [] if expected == actual else [Difference("result", None, expected, actual)]
+    found_all += differences(base, seen)
+    what = "; ".join(f"{d.what}: expected {d.expected}, is {d.actual}" for d in found_all[:4])
+    if refused:
+        what += f"; the subject says: {results[1]}"
+    view = as_state(base, before, seen)
     step = Step(before, call.action, call.args, results[1], view)
 
     def candidates() -> Iterator[tuple[str, Difference]]:
         for d in chain_differences(seen):
             yield "the_free_queue_is_a_chain", d
-        for d in key_differences(after, seen):
+        for d in key_differences(base, seen):
             yield KEY_PROPERTIES[d.what], d
-        if isinstance(results[0], Refused) and expected != actual:
-            yield GUARDED.get(results[0].rule, "refinement"), found[0]
+        if isinstance(results[0], Refused) and not refused:
+            yield GUARDED.get(results[0].rule, "refinement"), found_all[0]
         for name, instance in chain(broken(step, levels), broken(view, levels)):
             yield name, Difference(what, *instance)
-        for d in found:
-            yield "refinement", d
+        for d in found_all:
+            yield "refinement", d._replace(what=what)
         yield "refinement", Difference("what the call touched, as it is looked at", None, "-", "-")
 
     name, difference = next(candidates())
-    return Divergence(name, call, difference, holders_of(after, difference.block))
+    return Divergence(name, call, difference, holders_of(base, difference.block))
 
 
 GUARDED = {
@@ -121,4 +129,4 @@ def answer(result: object) -> object:
 
 def flat(value: object) -> str:
     """Return a value as one word of a line that greps well."""
-    return str(value).replace(" ", "")
+    return "".join(str(value).split()) or "-"

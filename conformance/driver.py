@@ -30,7 +30,7 @@ class Tally:
     input_tokens: int = 0
     """Prompt tokens of the requests that ended, as the trace counts them."""
     hit_tokens: int = 0
-    """Prompt tokens of first admissions that were found and not computed."""
+    """Prompt tokens of the requests that ended, found at their first admission and not computed."""
     blocks: int = 0
     """Blocks that admissions looked at: found ones and new ones."""
     output_tokens: int = 0
@@ -65,6 +65,7 @@ def serve_sequentially(served: Served, workload: Workload, tally: Tally) -> Iter
         rid, prompt = item.request_id, item.prompt_token_ids
         served.add_request(rid, RequestSpec(prompt))
         hits = served.get_computed_blocks(rid)
+        tally.calls += 4  # These two, and what every request comes to: allocate and finish.
         found = len(hits) * size
         try:
             new = served.allocate_slots(rid, len(prompt) - found, hits, 0)
@@ -82,9 +83,9 @@ def serve_sequentially(served: Served, workload: Workload, tally: Tally) -> Iter
                 tally.blocks += len(hits) + len(new)
                 tally.saw_free(served.num_free())
                 served.run_step({rid: Outcome()})
+                tally.calls += 1
                 tally.steps += 1
         served.finish(rid)
-        tally.calls += 5
         tally.requests += 1
         tally.input_tokens += item.num_input_tokens
         yield tally.requests

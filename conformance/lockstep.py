@@ -13,12 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from itertools import chain
-from typing import Any, Literal, NoReturn, cast
+from typing import Any, Literal, cast
 
 from conformance.divergence import Call, Divergence, answer, diagnose
 from conformance.subject import Refusal, RequestSpec, Subject
 from conformance.twin import TwinPool
-from conformance.view import differences
+from conformance.view import Difference, differences
 from spec import statemachine as sm
 from spec.invariants import Step, broken
 from spec.state import NULL, Pool, Request, State, initial
@@ -161,7 +161,6 @@ class Lockstep:
         return self.subject.num_evictions()
 
     def _call(self, action: str, **args: Any) -> Any:  # noqa: ANN401  # each verb casts its own
-        self.calls += 1
         if action in ("get_new_blocks", "touch", "free_blocks", "cache_full_blocks", "unpublish"):
             self.levels = "P"  # What only requests keep is not promised to a direct caller.
         if self._twin is not None:
@@ -173,6 +172,7 @@ class Lockstep:
             if refused.rule in PROMISES:
                 raise
             expected = refused
+        self.calls += 1
         actual = self._ask(action, args)
         call = Call(self.calls, action, args)
         self._compare(call, before, expected, actual)
@@ -182,30 +182,34 @@ class Lockstep:
 
     def _ask(self, action: str, args: Mapping[str, Any]) -> Any:  # noqa: ANN401  # as the verb's
         try:
-            return getattr(self.subject, action)(**args)
+            answered = getattr(self.subject, action)(**args)
         except Refusal as refusal:
             return Refused(refusal.rule, text=refusal.text)
         except Exception as crash:  # noqa: BLE001  # a subject that crashes is a finding
             return Refused(f"raised_{type(crash).__name__}", text=str(crash))
+        return tuple(answered) if isinstance(answered, list) else answered
 
     def _compare(self, call: Call, before: State, expected: object, actual: object) -> None:
-        if answer(expected) != answer(actual):
-            self._diverge(call, before, expected, actual)
-        if self._twin is None:
+        differs = answer(expected) != answer(actual)
+        if self._twin is not None:
+            differs = differs or self._touched_differ(before, call)
+        elif not differs:
             step = Step(before, call.action, call.args, actual, self.state)
-            equal = next(differences(self.state, self.subject.snapshot()), None) is None
+            seen = self._see(call, self.subject.snapshot)
             failed = chain(broken(step, self.levels), broken(self.state, self.levels))
-            if not equal or next(failed, None) is not None:
-                self._diverge(call, before, expected, actual)
-        elif self._touched_differ(before, call) or (
-            self.calls % self.sweep_every == 0 and self._sweep_differs()
-        ):
-            self._diverge(call, before, expected, actual)
+            differs = any(True for _ in chain(differences(self.state, seen), failed))
+        if differs:
+            if self._twin is not None:
+                before = before._replace(pool=self._twin.before())
+            results = (expected, actual)
+            raise self._diagnosis(call, before, results)
+        if self._twin is not None and self.calls % self.sweep_every == 0:
+            self.sweep()
 
     def _touched_differ(self, before: State, call: Call) -> bool:
         twin = cast("TwinPool", self._twin)
-        ids = [NULL, *twin.overwritten]
-        views, *ends = self.subject.look(ids)
+        ids = [NULL, *(twin.relinked.union(twin.overwritten) - {NULL})]
+        views, *ends = self._see(call, self.subject.look, ids)
         if tuple(ends) != twin.ends() or views != twin.views(ids):
             return True
         rid = call.args.get("rid")
@@ -213,28 +217,33 @@ class Lockstep:
         new = None if rid is None else self.state.requests.get(rid)
         if rid is None or (old and old.table) == (new and new.table):
             return False
-        return ((new and new.table) or ()) != self.subject.table(rid)
+        return bool(((new and new.table) or ()) != self._see(call, self.subject.table, rid))
 
     def sweep(self) -> None:
         """Compare everything and evaluate every state property, whatever the mode."""
-        if self._sweep_differs():
-            call = Call(self.calls, "sweep", {})
-            self._diverge(call, self.state, None, None)
-
-    def _sweep_differs(self) -> bool:
-        whole = self._frozen(self.state)
-        if next(differences(whole, self.subject.snapshot()), None) is not None:
-            return True
-        return next(broken(whole, self.levels), None) is not None
-
-    def _frozen(self, s: State) -> State:
-        return s if self._twin is None else s._replace(pool=self._twin.frozen())
-
-    def _diverge(self, call: Call, before: State, expected: object, actual: object) -> NoReturn:
+        call = Call(self.calls, "sweep", {})
         if self._twin is not None:
-            before = before._replace(pool=self._twin.before())
-        after, seen = self._frozen(self.state), self.subject.snapshot()
-        raise diagnose(call, before, after, (expected, actual), seen, self.levels)
+            self._twin.begin()
+        whole = self._frozen()
+        seen = self._see(call, self.subject.snapshot)
+        if any(True for _ in chain(differences(whole, seen), broken(whole, self.levels))):
+            raise self._diagnosis(call, whole, (None, None))
+
+    def _frozen(self) -> State:
+        return self.state if self._twin is None else self.state._replace(pool=self._twin.frozen())
+
+    def _diagnosis(self, call: Call, before: State, results: tuple[object, object]) -> Divergence:
+        seen = self._see(call, self.subject.snapshot)
+        return diagnose(call, before, self._frozen(), results, seen, self.levels)
+
+    def _see(self, call: Call, look: Callable[..., Any], *args: object) -> Any:  # noqa: ANN401  # as `look`
+        """Return what can be seen of the subject; that it cannot be looked at is a finding."""
+        try:
+            return look(*args)
+        except Exception as crash:
+            what = f"looking at the subject raised {type(crash).__name__}: {crash}"
+            found = Difference(what, None, "a_view", f"raised_{type(crash).__name__}")
+            raise Divergence("refinement", call, found, "-") from crash
 
 
 __all__ = ["ACTIONS", "PROMISES", "Call", "Check", "Divergence", "Lockstep", "as_request"]

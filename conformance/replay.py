@@ -136,9 +136,10 @@ def replay(
     except Divergence as found:
         verdict, violation, details = "violation", str(found), found.details
     except Refusal as refusal:
-        verdict, violation = (
-            "violation",
-            f"kvspec violation: refused {refusal.rule}: {refusal.text}",
+        verdict, details = "violation", f"  {refusal.text}"
+        violation = (
+            f"kvspec violation: property=refinement call={tally.calls} driver block=- "
+            f"expected=accepted actual=refused:{refusal.rule} holders=- found_by=driver"
         )
     finally:
         gc.unfreeze()
@@ -159,7 +160,7 @@ def _report(
 ) -> Report:
     scale, usable = workload.tokens_per_id, plan.num_blocks - 1
     return Report(
-        workload=workload.name,
+        workload=printable(workload.name),
         subject=subject.name,
         mode="batch" if plan.batch else "sequential",
         check=plan.check,
@@ -176,7 +177,7 @@ def _report(
         seconds=seconds,
         calls_per_second=tally.calls / seconds,
         blocks_per_second=tally.blocks / seconds,
-        notices=workload.notices,
+        notices=[printable(notice) for notice in workload.notices],
         **{name: getattr(tally, name) for name in COUNTED},
     )
 
@@ -192,3 +193,8 @@ def _drain(ends: Iterator[int], on_progress: Callable[[int], None]) -> None:
     for step, requests in enumerate(ends):
         if step % 64 == 0:
             on_progress(requests)
+
+
+def printable(text: str) -> str:
+    """Return a text in which bytes that are no characters, as in file names, are spelled out."""
+    return text.encode("utf-8", "backslashreplace").decode()

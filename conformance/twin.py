@@ -40,6 +40,7 @@ class TwinPool:
     def begin(self) -> None:
         """Forget what was overwritten: a new call starts."""
         self.overwritten: dict[int, Block] = {}
+        self.relinked: set[int] = set()
         self._old_next: dict[int, int] = {}
         self._old_copies: dict[Key, tuple[int, ...]] = {}
 
@@ -135,6 +136,8 @@ class TwinPool:
         return _pure(blocks, links, {key: ids for key, ids in copies.items() if ids})
 
     def _link(self, a: int, b: int) -> None:
+        self.relinked.add(a)
+        self.relinked.add(b)
         self._old_next.setdefault(a, self._next[a])
         self._next[a], self._prev[b] = b, a
 

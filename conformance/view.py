@@ -102,7 +102,7 @@ def as_state(s: State, before: State, seen: Snapshot) -> State:
         requests[rid] = _as_request(r, table, seen, names, s.config.block_size)
     for theirs in (*seen.keys, *seen.index):
         if theirs is not None:
-            names.setdefault(theirs, Key(None, (), (("unknown to the specification", theirs),)))
+            names.setdefault(theirs, _unknown((), len(names)))
     blocks = []
     for b, (count, carried) in enumerate(zip(seen.ref_cnts, seen.keys, strict=True)):
         key = None if carried is None else names[carried]
@@ -121,16 +121,19 @@ def as_state(s: State, before: State, seen: Snapshot) -> State:
 def _as_request(
     r: Request, table: tuple[int, ...] | None, seen: Snapshot, names: dict[Hashable, Key], size: int
 ) -> Request:
-    """Return a request with the subject's table; what is sealed in it counts as sealed by it."""
-    sealed = r.num_cached
+    """Return a request with the subject's table, and name the unknown keys that stand in it."""
     known = r.tokens + r.drafts
     for i, b in enumerate(table or ()):
-        theirs = seen.keys[b]
+        theirs = seen.keys[b] if 0 <= b < len(seen.keys) else None
         if theirs is not None:
             tokens = known[i * size : (i + 1) * size]
-            names.setdefault(theirs, Key(None, tokens, (("unknown to the specification", theirs),)))
-            sealed = max(sealed, i + 1)
-    return r._replace(table=table, num_cached=sealed)
+            names.setdefault(theirs, _unknown(tokens, len(names)))
+    return r._replace(table=table)
+
+
+def _unknown(tokens: tuple[int, ...], number: int) -> Key:
+    """Return a key that no request has; a number tells two apart in the same way in every run."""
+    return Key(None, tokens, (("unknown to the specification", number),))
 
 
 def holders_of(s: State, b: int | None) -> str:

@@ -87,8 +87,8 @@ class Walk:
             hits = self._old_hits.get(rid, hits)
         self._old_hits[rid] = hits
         r = self._requests[rid]
-        self._allocate(rid, len(r.tokens) - len(hits) * self.pair.config.block_size, hits)
-        if any(b != NULL for b in hits):
+        left = len(r.tokens) - len(hits) * self.pair.config.block_size
+        if self._allocate(rid, left, hits) and any(b != NULL for b in hits):
             self.counts["admitted with hits"] += 1
 
     def _advance(self) -> None:
@@ -96,11 +96,12 @@ class Walk:
             r = self._requests[rid]
             self._allocate(rid, len(r.tokens) + len(r.drafts) - r.num_computed, ())
 
-    def _allocate(self, rid: str, most: int, hits: tuple[int, ...]) -> None:
+    def _allocate(self, rid: str, most: int, hits: tuple[int, ...]) -> bool:
         num_tokens = most if self.rng.random() < 0.6 else self.rng.randint(1, max(1, most))
         lookahead = self.rng.choice([0, 0, 0, 1, 3])
-        if self.pair.allocate_slots(rid, num_tokens, hits, lookahead) is None:
-            self.counts["no room"] += 1
+        new = self.pair.allocate_slots(rid, num_tokens, hits, lookahead)
+        self.counts["no room"] += new is None
+        return new is not None
 
     def _run(self) -> None:
         outcomes = {}

@@ -7,8 +7,9 @@ names blocks, not tokens, and there are two ways to make tokens of them:
   where a unit is what one id of the trace stands for (512 or 64 tokens). Every length is the
   trace's own.
 - *compressed* (block size 1): each full unit becomes one token, and an incomplete last unit one
-  token that no other request has. Hits and evictions are those of the expanded form at a block
-  size of one unit, for one `tokens_per_id`-th of the work; decoded tokens are rounded up to units.
+  token that no other request has. Hits are those of the expanded form at a block size of one
+  unit, for one `tokens_per_id`-th of the work. An incomplete last unit is a full block here, so
+  its eviction counts as one; decoded tokens are rounded up to units.
 
 Rejected: to keep parsed requests between two iterations. Parsing a line again costs about 3
 microseconds; keeping the ids of a day of requests costs gigabytes.

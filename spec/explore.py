@@ -46,8 +46,8 @@ class Result(NamedTuple):
     memory: int
     stopped: str | None
     found: Found | None
-    edges: dict[Edge, int]
-    seen: dict[str, int]
+    edges: frozenset[Edge]
+    seen: frozenset[str]
 
 
 class Search:
@@ -90,8 +90,8 @@ class Search:
             memory_in_use(),
             self.stopped,
             self.found,
-            dict(self.world.edges),
-            dict(self.world.seen),
+            frozenset(self.world.edges),
+            frozenset(self.world.seen),
         )
 
     def _level(self, on_progress: Callable[[Search], None]) -> None:

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 import spec.steps  # noqa: F401  # enters the properties of a call into the registry
-from spec.registry import REGISTRY, Broken, Property, Step, always, holders, relevant
+from spec.registry import REGISTRY, Broken, Property, Step, always, block_of, holders, relevant
 from spec.state import NULL, Block, BlockState, Key, Request, State, extra_keys
 
 __all__ = [
@@ -40,6 +40,13 @@ def broken(subject: State | Step, levels: str = "PM", of: str = "") -> Iterator[
 
 def _real(s: State) -> Iterator[tuple[int, Block]]:
     return ((b, block) for b, block in enumerate(s.pool.blocks) if b != NULL)
+
+
+def _unread(s: State, r: Request, n: int) -> int:
+    """Return how many blocks of a table the query at `n` does not read: not one position."""
+    size, window = s.config.block_size, s.config.sliding_window
+    first = 0 if window is None else n - window + 1
+    return sum((i + 1) * size <= first for i in range(len(r.table or ())))
 
 
 def _own(s: State, r: Request, i: int, stop: int) -> Key:
@@ -82,9 +89,9 @@ def a_block_is_free_exactly_when_nobody_holds_it(s: State) -> Iterator[Broken]:
 def ref_cnt_counts_the_holders(s: State) -> Iterator[Broken]:
     """The reference count of a block is the number of its holders, block by block."""
     held = holders(s)
-    for b, block in _real(s):
-        if block.ref_cnt != held[b]:
-            yield Broken(b, held[b], block.ref_cnt)
+    for b in sorted(held.keys() | set(range(1, s.config.num_gpu_blocks))):
+        if block_of(s, b).ref_cnt != held[b]:
+            yield Broken(b, held[b], block_of(s, b).ref_cnt)
 
 
 @always("state", "P", "The pool grows or shrinks over time.", ("tables",))
@@ -105,8 +112,8 @@ def the_index_and_the_blocks_agree(s: State) -> Iterator[Broken]:
         if not copies or len(set(copies)) != len(copies):
             yield Broken(None, "distinct copies", copies)
         for b in copies:
-            if s.pool.blocks[b].key is not key:
-                yield Broken(b, key, s.pool.blocks[b].key)
+            if block_of(s, b).key is not key:
+                yield Broken(b, key, block_of(s, b).key)
     for b, block in _real(s):
         if block.key is not None and b not in s.pool.copies(block.key):
             yield Broken(b, block.key, None)
@@ -127,8 +134,10 @@ def every_block_is_in_one_of_five_states(s: State) -> Iterator[Broken]:
     """Reference count, key and place in the queue of a block are one of five combinations."""
     queued = set(s.pool.queue)
     for b, block in _real(s):
-        if block.ref_cnt < 0 or (b in queued) != (block.ref_cnt == 0):
-            yield Broken(b, [state.value for state in BlockState], (block.ref_cnt, b in queued))
+        shared = block.ref_cnt > 1 and block.key is None
+        if block.ref_cnt < 0 or shared or (b in queued) != (block.ref_cnt == 0):
+            facts = (block.ref_cnt, block.key, b in queued)
+            yield Broken(b, [state.value for state in BlockState], facts)
 
 
 @always("state", "PM", "A hit covers slots that nobody has filled.", ("pool",))
@@ -141,10 +150,15 @@ def only_full_blocks_have_a_hash(s: State) -> Iterator[Broken]:
 
 @always("state", "M", "A rejected draft becomes part of somebody's prompt.", ("request",))
 def unconfirmed_tokens_are_never_sealed(s: State) -> Iterator[Broken]:
-    """The sealed front of a table is no longer than the request's confirmed tokens."""
+    """A block of a table that carries a key, or counts as sealed, is full of confirmed tokens."""
+    size = s.config.block_size
     for r in s.requests.values():
-        if r.num_cached * s.config.block_size > len(r.tokens):
-            yield Broken((r.table or (None,))[r.num_cached - 1], len(r.tokens), r.num_cached)
+        full = len(r.tokens) // size
+        for b in (r.table or ())[full:]:
+            if block_of(s, b).key is not None:
+                yield Broken(b, f"{full} full blocks", block_of(s, b).key)
+        if r.num_cached > full:
+            yield Broken(None, f"{full} full blocks", f"{r.num_cached} sealed")
 
 
 @always(
@@ -183,8 +197,10 @@ def a_writer_owns_its_block(s: State) -> Iterator[Broken]:
     held, size = holders(s), s.config.block_size
     for rid, r in s.requests.items():
         if r.in_flight:
+            if r.end > len(r.table or ()) * size:
+                yield Broken(None, f"{r.end} slots for {rid}", len(r.table or ()) * size)
             for b in (r.table or ())[r.start // size : -(-r.end // size)]:
-                block = s.pool.blocks[b]
+                block = block_of(s, b)
                 alone = block.key is None and held[b] == 1
                 if b == NULL or not (alone or block.pending == rid):
                     yield Broken(b, rid, block.pending or f"{held[b]} holders")
@@ -206,8 +222,7 @@ def skipped_positions_show_null(s: State) -> Iterator[Broken]:
     """The nulls of a table are its front: what the window has left behind, and nothing else."""
     for r in s.requests.values():
         nulls = [i for i, b in enumerate(r.table or ()) if b == NULL]
-        least = s.config.skipped_blocks(r.start) if r.table is not None else 0
-        most = s.config.skipped_blocks(max(r.start, r.num_computed))
+        least, most = (_unread(s, r, n) for n in (r.start, max(r.start, r.num_computed)))
         if nulls != list(range(len(nulls))) or not least <= len(nulls) <= most:
             yield Broken(NULL, (least, most), nulls)
 
@@ -230,7 +245,7 @@ def a_request_reads_its_own_prefix(s: State) -> Iterator[Broken]:
         if r.in_flight:
             first = 0 if window is None else max(0, r.start - window + 1)
             for i in range(first // size, -(-r.start // size)):
-                b, own = (r.table or ())[i], _own(s, r, i, r.start)
-                block = s.pool.blocks[b]
+                b, own = ((r.table or ())[i : i + 1] or (NULL,))[0], _own(s, r, i, r.start)
+                block = block_of(s, b)
                 if block.content is not own and not (block.pending and block.key is own):
                     yield Broken(b, own, block.content)

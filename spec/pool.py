@@ -146,17 +146,20 @@ def cache_full_blocks(
 ) -> State:
     """Seal `table[num_cached:num_full]`. The caller has filled the blocks before it says so."""
     # GUARD
-    must_be_of_this_pool(s, table)
     if not 0 <= num_cached <= num_full <= min(len(table), len(keys)):
         raise Refused("seal_range_is_invalid", range=(num_cached, num_full), table=len(table))
-    new = [(table[i], keys[i]) for i in range(num_cached, num_full) if table[i] != NULL]
-    for b, n in Counter(b for b, _ in new).items():
-        if s.pool.blocks[b].key is not None or n > 1:
-            raise Refused("block_is_already_sealed", block=b, key=s.pool.blocks[b].key)
-        if s.pool.blocks[b].ref_cnt != 1:
-            raise Refused("sealed_block_has_not_one_holder", block=b, held=s.pool.blocks[b].ref_cnt)
+    must_be_of_this_pool(s, table[num_cached:num_full])
+    new: dict[int, Key] = {}
+    for i in range(num_cached, num_full):
+        if (b := table[i]) != NULL:
+            block = s.pool.blocks[b]
+            if block.key is not None or b in new:
+                raise Refused("block_is_already_sealed", block=b, key=block.key)
+            if block.ref_cnt != 1:
+                raise Refused("sealed_block_has_not_one_holder", block=b, held=block.ref_cnt)
+            new[b] = keys[i]
     # EFFECT
-    sealed = {b: s.pool.blocks[b]._replace(key=key, content=key) for b, key in new}
+    sealed = {b: s.pool.blocks[b]._replace(key=key, content=key) for b, key in new.items()}
     return s._replace(pool=seal_effect(s.pool, sealed))
 
 
@@ -186,3 +189,9 @@ def must_be_of_this_pool(s: State, ids: Iterable[int]) -> None:
     for b in ids:
         if not 0 <= b < s.config.num_gpu_blocks:
             raise Refused("block_is_not_of_this_pool", block=b, blocks=s.config.num_gpu_blocks)
+
+
+def must_be_tokens(tokens: Ids) -> None:
+    """Raise `Refused` for a token id that does not fit into 63 bits."""
+    if tokens and not 0 <= min(tokens) <= max(tokens) < 1 << 63:
+        raise Refused("token_id_is_out_of_range", lowest=min(tokens), highest=max(tokens))

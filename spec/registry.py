@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from typing import Any, NamedTuple
 
-from spec.state import NULL, State
+from spec.state import NULL, Block, State
 
 
 class Broken(NamedTuple):
@@ -72,6 +72,11 @@ def relevant(kind: str, levels: str, of: str) -> tuple[Property, ...]:
         for p in REGISTRY.values()
         if p.kind == kind and set(p.levels) & set(levels) and (not p.of or not of or of in p.of)
     )
+
+
+def block_of(s: State, b: int) -> Block:
+    """Return a block, or an empty one for an id that no block has: a subject may show anything."""
+    return s.pool.blocks[b] if 0 <= b < len(s.pool.blocks) else Block()
 
 
 def holders(s: State) -> Counter[int]:

@@ -20,6 +20,8 @@ from weakref import WeakValueDictionary
 NULL = 0
 """The id of the null block: a placeholder in tables, never handed out."""
 
+FREE_RULES = ("append", "unhashed_first")
+
 Extra: TypeAlias = tuple[tuple[Any, ...], ...]
 K = TypeVar("K")
 V = TypeVar("V")
@@ -49,12 +51,25 @@ class Key:
             cls._known[parts] = known
         return known
 
-    def __reduce__(self) -> tuple[type[Key], tuple[Key | None, tuple[int, ...], Extra]]:
-        return Key, (self.parent, self.tokens, self.extra)
+    def __reduce__(self) -> tuple[Any, ...]:
+        # The whole chain in one list: a prefix is longer than the interpreter's stack.
+        chain: list[tuple[tuple[int, ...], Extra]] = []
+        key: Key | None = self
+        while key is not None:
+            chain.append((key.tokens, key.extra))
+            key = key.parent
+        return _key_of_chain, (chain[::-1],)
 
     def __repr__(self) -> str:
         before = "" if self.parent is None else "..."
         return f"<{before}{' '.join(map(str, self.tokens))}{self.extra or ''}>"
+
+
+def _key_of_chain(chain: list[tuple[tuple[int, ...], Extra]]) -> Key | None:
+    key: Key | None = None
+    for tokens, extra in chain:
+        key = Key(key, tokens, extra)
+    return key
 
 
 class Frozen(dict[K, V]):
@@ -71,8 +86,14 @@ class Frozen(dict[K, V]):
     def __hash__(self) -> int:  # type: ignore[override]  # dict says None: a dict is mutable
         return hash(frozenset(self.items()))
 
-    def __setitem__(self, key: K, value: V) -> NoReturn:
-        raise TypeError(f"{key!r} = {value!r}: a frozen mapping is changed with set()")
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Frozen, (dict(self),)
+
+    def _refuse(self, *_: object, **__: object) -> NoReturn:
+        raise TypeError("a frozen mapping is not changed; set() and without() make another one")
+
+    __setitem__ = __delitem__ = __ior__ = _refuse  # type: ignore[assignment]  # none of a dict's
+    update = pop = popitem = clear = setdefault = _refuse  # type: ignore[assignment]  # the same
 
 
 class Config(NamedTuple):
@@ -228,6 +249,8 @@ def initial(config: Config) -> State:
         raise ValueError(f"num_gpu_blocks is {config.num_gpu_blocks}: null and one more are needed")
     if config.block_size < 1:
         raise ValueError(f"block_size is {config.block_size}: a block holds at least one token")
+    if config.free_rule not in FREE_RULES:
+        raise ValueError(f"free_rule is {config.free_rule!r}: it must be one of {FREE_RULES}")
     if config.sliding_window is not None and config.sliding_window < 2:
         raise ValueError(f"sliding_window is {config.sliding_window}: it must be at least 2")
     blocks = (Block(),) * config.num_gpu_blocks
@@ -241,6 +264,8 @@ def block_state(s: State, b: int) -> BlockState:
         return BlockState.NULL
     if block.ref_cnt == 0:
         return BlockState.FREE if block.key is None else BlockState.FREE_CACHED
+    if block.ref_cnt < 0:
+        raise ValueError(f"block {b} has {block.ref_cnt} references: that is no state")
     if block.ref_cnt == 1:
         return BlockState.IN_USE if block.key is None else BlockState.IN_USE_CACHED
     return BlockState.SHARED
@@ -255,7 +280,7 @@ def extra_keys(r: Request, i: int, block_size: int) -> Extra:
     media = tuple(
         ("mm", item, first - offset, min(last, offset + n) - max(first, offset))
         for item, offset, n in sorted(r.media, key=lambda item: item[1])
-        if offset < last and first < offset + n
+        if max(first, offset) < min(last, offset + n)
     )
     salt = (("salt", r.salt),) if i == 0 and r.salt is not None else ()
     return lora + media + salt

@@ -1,14 +1,14 @@
 """What a scheduler may do: one pure function an action, first its GUARD, then its EFFECT.
 
 An action decides which blocks move and leaves the moving to the effects of `pool.py`. A guard that
-fails raises `Refused` with the name of the rule and the values; a refused call changes nothing.
-The pool's own actions are offered here too: this module is the one door to everything that may
-happen.
+fails raises `Refused` with the rule and the values; a refused call changes nothing. The pool's own
+actions are offered here too: this module is the one door to everything that may happen.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 from spec.pool import (
@@ -19,6 +19,7 @@ from spec.pool import (
     free_blocks,
     get_new_blocks,
     must_be_of_this_pool,
+    must_be_tokens,
     release_effect,
     reset_prefix_cache,
     seal_effect,
@@ -43,6 +44,7 @@ __all__ = [
     "free_blocks",
     "get_computed_blocks",
     "get_new_blocks",
+    "leave_the_window",
     "may_allocate",
     "plan_of",
     "preempt",
@@ -57,8 +59,11 @@ __all__ = [
 def add_request(s: State, rid: str, request: Request) -> State:
     """A request arrives with its prompt and whatever else names its content."""
     # GUARD
-    if rid in s.requests or not request.tokens:
-        raise Refused("request_is_invalid", request=rid, prompt=request.tokens)
+    spans = sorted((offset, offset + n) for _, offset, n in request.media)
+    bad = any(not 0 <= a < b for a, b in spans) or any(b > c for (_, b), (c, _) in pairwise(spans))
+    if rid in s.requests or not request.tokens or bad:
+        raise Refused("request_is_invalid", request=rid, prompt=request.tokens, media=spans)
+    must_be_tokens(request.tokens)
     # EFFECT
     return _with(s, rid, with_tokens(request, request.tokens, s.config.block_size))
 
@@ -68,6 +73,7 @@ def propose(s: State, rid: str, drafts: Sequence[int]) -> State:
     # GUARD
     if s.requests[rid].in_flight:
         raise Refused("drafts_while_a_step_is_in_flight", request=rid)
+    must_be_tokens(tuple(drafts))
     # EFFECT
     return _with(s, rid, s.requests[rid]._replace(drafts=tuple(drafts)))
 
@@ -123,7 +129,7 @@ def allocate_slots(
     # GUARD
     may_allocate(s, rid, num_tokens, tuple(hits), num_lookahead)
     # EFFECT
-    s = _leave_the_window(s, rid)
+    s = leave_the_window(s, rid)
     r, size, usable = s.requests[rid], s.config.block_size, s.config.usable
     plan = plan_of(s, rid, num_tokens, tuple(hits), num_lookahead)
     least = -(-len(r.tokens) // size)
@@ -201,7 +207,7 @@ def plan_of(s: State, rid: str, num_tokens: int, hits: Ids, num_lookahead: int) 
     return Plan(start, hits, new, idle, required, (table + hits).count(NULL))
 
 
-def _leave_the_window(s: State, rid: str) -> State:
+def leave_the_window(s: State, rid: str) -> State:
     """Release what the next query cannot read; its positions show null, so nothing moves."""
     r = s.requests[rid]
     skipped = s.config.skipped_blocks(r.num_computed)
@@ -213,7 +219,7 @@ def _leave_the_window(s: State, rid: str) -> State:
 
 
 class Outcome(NamedTuple):
-    """What one request's step produced: how many of its drafts were right, and what was sampled."""
+    """What one request's step produced: how many drafts were right, and what was sampled."""
 
     accepted: int = 0
     sampled: Ids = ()
@@ -280,9 +286,8 @@ def free(s: State, rid: str) -> State:
 def preempt(s: State, rid: str) -> State:
     """Free a running request; it starts again from its confirmed tokens."""
     s = free(s, rid)
-    r = s.requests[rid]
-    again = r._replace(num_computed=0, drafts=(), num_preemptions=r.num_preemptions + 1)
-    return _with(s, rid, again)
+    times = s.requests[rid].num_preemptions + 1
+    return _with(s, rid, s.requests[rid]._replace(num_computed=0, drafts=(), num_preemptions=times))
 
 
 def finish(s: State, rid: str) -> State:

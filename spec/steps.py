@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from spec.pool import Ids, Refused
-from spec.registry import Broken, Step, always
-from spec.state import NULL, Request
-from spec.statemachine import Plan, may_allocate, plan_of
+from spec.registry import Broken, Step, always, block_of
+from spec.state import NULL, Request, with_tokens
+from spec.statemachine import Plan, leave_the_window, may_allocate, plan_of
 
 ALLOCATE, LOOK_UP = ("allocate_slots",), ("get_computed_blocks",)
 
@@ -62,22 +62,13 @@ def a_block_handed_out_is_clean(step: Step) -> Iterator[Broken]:
     """A new block has one reference and no earlier key, and nobody had it before."""
     rid = step.args.get("rid")
     others = {b for name, r in step.before.requests.items() if name != rid for b in r.table or ()}
-    keys = step.after.requests[rid].keys if rid is not None and _new(step) else ()
+    others |= set(step.before.loose)
+    own = step.after.requests[rid] if rid is not None and _new(step) else Request(())
+    keys = dict(zip(own.table or (), own.keys, strict=False))
     for b in _new(step):
-        block = step.after.pool.blocks[b]
-        if block.ref_cnt != 1 or block.key not in (None, *keys) or b in others:
+        block = block_of(step.after, b)
+        if block.ref_cnt != 1 or block.key not in (None, keys.get(b)) or b in others:
             yield Broken(b, "one holder, no old key", block)
-
-
-@always("step", "PM", "A hit changes under the requests that share it.")
-def a_settled_block_never_changes(step: Step) -> Iterator[Broken]:
-    """From the run that filled a sealed block until its eviction, its content stays."""
-    for b, old in enumerate(step.before.pool.blocks):
-        new = step.after.pool.blocks[b]
-        settled = old.key is not None and old.pending is None
-        kept = new.key is old.key and new.pending is None
-        if settled and kept and new.content is not old.content:
-            yield Broken(b, old.content, new.content)
 
 
 @always(
@@ -97,9 +88,11 @@ def a_hit_leaves_a_token_to_compute(step: Step) -> Iterator[Broken]:
 def equal_keys_mean_equal_prefixes(step: Step) -> Iterator[Broken]:
     """A block found at position `i` holds the request's own prefix up to it, extras included."""
     if isinstance(step.result, tuple):
-        keys = _request(step).keys
+        r = _request(step)
+        # What a request is entitled to follows from its tokens and extras, not from its record.
+        keys = with_tokens(r._replace(keys=()), r.tokens, step.before.config.block_size).keys
         for i, b in enumerate(step.result):
-            block = step.before.pool.blocks[b]
+            block = block_of(step.before, b)
             named = block.key if block.pending is not None else block.content
             if b != NULL and (i >= len(keys) or named is not keys[i]):
                 yield Broken(b, keys[i] if i < len(keys) else None, named)
@@ -127,10 +120,10 @@ def a_repeated_prompt_hits(step: Step) -> Iterator[Broken]:
 @always("step", "M", "A request evicts the prefix that it was about to use.", ALLOCATE)
 def hits_and_new_blocks_are_disjoint(step: Step) -> Iterator[Broken]:
     """No block is a hit and new in one call, and no table shows a block twice."""
-    if _admission(step) is not None:
-        for b in step.args["hits"]:
-            key = step.before.pool.blocks[b].key
-            if b in _new(step) or step.after.pool.blocks[b].key is not key:
+    if (admission := _admission(step)) is not None:
+        for b in admission[0].hits:
+            key = block_of(step.before, b).key
+            if b in _new(step) or block_of(step.after, b).key is not key:
                 yield Broken(b, "a hit", "handed out")
         shown = Counter(b for b in step.after.requests[step.args["rid"]].table or () if b != NULL)
         for b, n in shown.items():
@@ -166,26 +159,31 @@ def a_refused_call_changes_nothing(step: Step) -> Iterator[Broken]:
     """A refused call leaves everything as it was, but for blocks that fell out of the window."""
     if not _refused(step):
         return
-    old, new = step.before.pool, step.after.pool
-    left: set[int] = set()
-    if step.action == "allocate_slots":
-        r = _request(step)
-        left = set((r.table or ())[: step.before.config.skipped_blocks(r.num_computed)])
+    expected = step.before
+    if step.action == "allocate_slots" and _admission(step) is not None:
+        expected = leave_the_window(step.before, step.args["rid"])
+    old, new = expected.pool, step.after.pool
     for b, (x, y) in enumerate(zip(old.blocks, new.blocks, strict=True)):
-        if x != y and b not in left:
+        if x != y:
             yield Broken(b, x, y)
-    if tuple(old.queue) != tuple(new.queue)[: len(old.queue)] and not left:
-        yield Broken(None, old.queue, new.queue)
+    whole = (old.queue, old.by_key, expected.requests, expected.loose)
+    found = (new.queue, new.by_key, step.after.requests, step.after.loose)
+    for was, now in zip(whole, found, strict=True):
+        if was != now:
+            yield Broken(None, was, now)
 
 
 @always(
     "step",
     "M",
     "The shared beginning of prompts is lost before their private ends.",
-    ("free", "preempt", "finish"),
+    ("free", "preempt", "finish", "allocate_slots"),
 )
 def the_tail_is_evicted_before_the_head(step: Step) -> Iterator[Broken]:
-    """Of the sealed blocks that one `free` made idle, a descendant goes before its ancestor."""
+    """Of a request's sealed blocks that one call made idle, a descendant goes before its ancestor.
+
+    That is so when the request ends and when its window moves on.
+    """
     if step.before.config.enable_caching:
         was, blocks = set(step.before.pool.queue), step.after.pool.blocks
         place = {b: at for at, b in enumerate(step.after.pool.queue) if b not in was}
@@ -200,13 +198,30 @@ def the_oldest_release_is_evicted_first(step: Step) -> Iterator[Broken]:
     """With `append`, blocks leave at the head, enter at the tail, and else keep their order."""
     if step.before.config.free_rule != "append":
         return
-    touched = set(step.args.get("hits", ()) if not _refused(step) else ())
-    touched |= set(step.args["ids"]) if step.action == "touch" else set()
+    touched = set(step.args["ids"]) if step.action == "touch" else set()
+    if step.args.get("hits") and (admission := _admission(step)) is not None:
+        touched |= set(admission[0].hits) if not _refused(step) else set()
     old = [b for b in step.before.pool.queue if b not in touched]
     new = [b for b in step.after.pool.queue if b not in touched]
     stayed = [b for b in old if b in set(new)]
     if stayed != old[len(old) - len(stayed) :] or stayed != new[: len(stayed)]:
         yield Broken(None, old, new)
+
+
+@always("step", "PM", "A hit changes under the requests that share it.")
+def a_settled_block_never_changes(step: Step) -> Iterator[Broken]:
+    """From the run that filled a sealed block its content and key stay, until it is evicted.
+
+    Only a direct caller, or a reset, can take the key before.
+    """
+    new = set(_new(step))
+    forgetting = step.action in ("reset_prefix_cache", "unpublish")
+    for b, old in enumerate(step.before.pool.blocks):
+        if old.key is not None and old.pending is None and b not in new:
+            now = step.after.pool.blocks[b]
+            lost = now.key is not old.key and not forgetting
+            if lost or (now.key is old.key and now.content is not old.content):
+                yield Broken(b, (old.key, old.content), (now.key, now.content))
 
 
 @always("step", "M", "Attention reads the right slots of the wrong blocks.")

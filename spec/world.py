@@ -13,9 +13,14 @@ which they stand in the tables, then in the queue, then by key. It stands for up
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 
+from spec.encoding import (
+    pool_as_bytes,
+    pool_from_bytes,
+    request_as_bytes,
+    request_from_bytes,
+)
 from spec.invariants import Broken, broken
 from spec.reachable import seen_in
 from spec.scope import (
@@ -43,9 +48,10 @@ class World:
     def __init__(self, scope: Scope, *, symmetry: bool = True) -> None:
         self.scope = scope
         self.symmetry = symmetry
-        self.seen: Counter[str] = Counter()
-        """How often each reachable property was seen, once for each pair it was computed for."""
-        self.edges: Counter[Edge] = Counter()
+        self.seen: set[str] = set()
+        """The reachable properties that were seen."""
+        self.edges: set[Edge] = set()
+        """The changes of a block's state that one call made."""
         self.failed: tuple[str, Broken, Move, State] | None = None
         """The first call that broke a property, where its move led, and how."""
         self._pools: list[Pool] = []
@@ -57,6 +63,8 @@ class World:
         self._renamed_pools: dict[tuple[int, Ids], int] = {}
         self._renamed_requests: dict[tuple[int, Ids], int] = {}
         self._checked: dict[tuple[object, ...], tuple[str, Broken] | None] = {}
+        self._bytes: dict[tuple[str, int], bytes] = {}
+        self._from_bytes: dict[bytes, int] = {}
         self._in_order = tuple(range(1, scope.config.num_gpu_blocks))
 
     def initial(self) -> Node:
@@ -81,6 +89,31 @@ class World:
         requests = [self._request_id(s.requests.get(name)) for name in self.scope.names]
         return (self._pool_id(s.pool), *requests)
 
+    def encode(self, node: Node) -> bytes:
+        """Return the state of a node as bytes that every process understands."""
+        parts = [self._encoded(("pool", node[0]))]
+        parts += [self._encoded(("request", i)) for i in node[1:]]
+        return b"\n".join(parts)
+
+    def _encoded(self, part: tuple[str, int]) -> bytes:
+        data = self._bytes.get(part)
+        if data is None:
+            kind, i = part
+            pool = kind == "pool"
+            data = pool_as_bytes(self._pools[i]) if pool else request_as_bytes(self._requests[i])
+            self._bytes[part] = data
+        return data
+
+    def decode(self, data: bytes) -> Node:
+        """Return the node of a state that another process encoded."""
+        pool, *requests = data.split(b"\n")
+        if pool not in self._from_bytes:
+            self._from_bytes[pool] = self._pool_id(pool_from_bytes(pool))
+        for r in requests:
+            if r not in self._from_bytes:
+                self._from_bytes[r] = self._request_id(request_from_bytes(r))
+        return (self._from_bytes[pool], *[self._from_bytes[r] for r in requests])
+
     def successors(self, node: Node) -> Iterator[tuple[Node, Move]]:
         """Yield where each move leads, renamed."""
         pool = node[0]
@@ -94,7 +127,9 @@ class World:
         flying = (pool, *[i if i and self._flies(i) else 0 for i in node[1:]])
         shared = self._shared.get(flying)
         if shared is None:
-            shared = self._shared[flying] = self._compute_shared(flying)
+            shared = self._compute_shared(flying)
+            if len(node) > 1:  # The pool alone is met once; a pool with requests, again and again.
+                self._shared[flying] = shared
         for there, move in shared:
             # Who is not in flight has no part in it: its number stays.
             whole = [b if a else c for a, b, c in zip(flying, there, node, strict=True)]
@@ -133,7 +168,7 @@ class World:
             old, new = step.before.pool.blocks, step.after.pool.blocks
             for b in self._in_order:
                 if old[b] is not new[b] and old[b] != new[b]:
-                    self.edges[block_state(step.before, b), block_state(step.after, b)] += 1
+                    self.edges.add((block_state(step.before, b), block_state(step.after, b)))
 
     def violation(self, node: Node) -> tuple[str, Broken] | None:
         """Return a property that a state breaks, if any; each part is evaluated once."""

@@ -20,10 +20,10 @@ from spec.state import NULL, Config
 from spec.statemachine import Outcome
 
 
-def refusing(call: Any, *args: Any) -> Any:  # noqa: ANN401  # it passes through what the call takes
+def refusing(call: Any, *args: Any, **named: Any) -> Any:  # noqa: ANN401  # what the call takes
     """Return what a call of the manager returns; its typed errors become refusals."""
     try:
-        return call(*args)
+        return call(*args, **named)
     except KVCacheError as error:
         raise Refusal(error.rule, str(error)) from error
 
@@ -57,7 +57,8 @@ class Reference:
     def add_request(self, rid: str, request: RequestSpec) -> None:
         """A request arrives."""
         lora = request.lora and LoRARequest(lora_id=request.lora[0], generation=request.lora[1])
-        self.requests[rid] = Request(
+        self.requests[rid] = refusing(
+            Request,
             rid,
             request.prompt,
             lora_request=lora,
@@ -71,7 +72,7 @@ class Reference:
 
     def propose(self, rid: str, drafts: Sequence[int]) -> None:
         """The drafter proposes tokens."""
-        self.requests[rid].spec_token_ids = tuple(drafts)
+        refusing(setattr, self.requests[rid], "spec_token_ids", tuple(drafts))
 
     def get_computed_blocks(self, rid: str) -> tuple[int, ...]:
         """Return the longest hit, null included."""

@@ -1,0 +1,1 @@
+"""Independent models of the block manager, and the comparison of their counts with ours."""

@@ -1,0 +1,204 @@
+#!/usr/bin/env python3
+"""Runs the independent models and compares what they count with what our explorer counts.
+
+`pool.pml` is for spin, `requests.m` for rumur; `README.md` beside this file says what they model.
+The exit status is 0 when all counts are equal, 1 when some are not or a model broke one of its
+invariants, 2 when a tool is missing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # this file is run by its path
+
+from spec.explore import Search
+from spec.twins.configurations import FULL, QUICK, UNHASHED, PoolWorld, RequestWorld, World
+
+HERE = Path(__file__).resolve().parent
+TOOLS = ("spin", "rumur", "gcc")
+INSTALL = "apt-get install spin rumur gcc"
+SHOWN_LINES = 40
+
+
+class Counts(NamedTuple):
+    """What one search saw, and how long it took. No depth: the tool does not tell."""
+
+    states: int
+    transitions: int
+    depth: int | None
+    seconds: float
+
+    def same_as(self, other: Counts) -> bool:
+        """Return whether both saw the same; a depth that one of them does not tell agrees."""
+        depths = {self.depth, other.depth} - {None}
+        return self[:2] == other[:2] and len(depths) <= 1
+
+
+class ModelBroken(Exception):  # noqa: N818  # what happened, as in `Broken`
+    """A model does not build, breaks one of its invariants or was not searched to the end."""
+
+
+def missing_tools() -> str | None:
+    """Return what is not installed and how to install it, or None."""
+    missing = [tool for tool in TOOLS if shutil.which(tool) is None]
+    return f"not installed: {', '.join(missing)}; on Debian: {INSTALL}" if missing else None
+
+
+def model_of(world: World) -> str:
+    """Return the text of the model of a world, before its parameters are set."""
+    file = "pool.pml" if isinstance(world, PoolWorld) else "requests.m"
+    return (HERE / file).read_text(encoding="utf-8")
+
+
+def explorer_counts(world: World) -> Counts:
+    """Count with our explorer, without symmetry."""
+    result = Search(world.scope, symmetry=False).run()
+    if result.found is not None:
+        raise ModelBroken(f"{world.name}: our explorer found {result.found}")
+    return Counts(result.states, result.transitions, result.depth, result.seconds)
+
+
+def twin_counts(world: World, model: str | None = None, bound: int = 0) -> Counts:
+    """Build and run the twin of a world; its model may be given, with a change in it.
+
+    A bound other than 0 ends a search of requests at this depth; at the end of the world too.
+    """
+    text = model_of(world) if model is None else model
+    with tempfile.TemporaryDirectory(prefix="kvspec-twin-") as folder:
+        if isinstance(world, PoolWorld):
+            return _run_spin(world, text, Path(folder))
+        return _run_rumur(world, text, Path(folder), bound)
+
+
+def _run_spin(world: PoolWorld, text: str, folder: Path) -> Counts:
+    (folder / "pool.pml").write_text(text, encoding="utf-8")
+    rule = int(world.free_rule == UNHASHED)
+    _run(folder, "spin", f"-DN={world.blocks}", f"-DFREE_RULE={rule}", "-a", "pool.pml")
+    _run(folder, "gcc", "-O2", "-w", "-DSAFETY", "-DNOREDUCE", "-DBFS", "-o", "pan", "pan.c")
+    started = time.perf_counter()
+    out = _run(folder, "./pan")
+    seconds = time.perf_counter() - started
+    if "errors: 0" not in out or "not completed" in out:
+        raise ModelBroken(f"{world.name}: spin reports\n{out}")
+    states = _number(r"(\d+) states, stored", out)
+    # Spin counts the initial state as a transition that stored it.
+    transitions = _number(r"(\d+) transitions \(", out) - 1
+    return Counts(states, transitions, _number(r"depth reached (\d+)", out), seconds)
+
+
+def _run_rumur(world: RequestWorld, text: str, folder: Path, bound: int) -> Counts:
+    for constant, value in world.constants.items():
+        text, found = re.subn(rf"(?m)^  {constant}: \d+;", f"  {constant}: {value};", text)
+        if found != 1:
+            raise ModelBroken(f"requests.m sets the constant {constant} {found} times, not once")
+    (folder / "requests.m").write_text(text, encoding="utf-8")
+    options = ["--deadlock-detection", "off", "--threads", "1", "--value-type", "int32_t"]
+    options += ["--bound", str(bound), "--output", "twin.c"]
+    _run(folder, "rumur", *options, "requests.m")
+    x86 = platform.machine() in {"x86_64", "AMD64"}
+    libraries = ["-mcx16", "-lpthread"] if x86 else ["-lpthread", "-latomic"]
+    _run(folder, "gcc", "-O2", "-w", "-o", "twin", "twin.c", *libraries)
+    started = time.perf_counter()
+    out = _run(folder, "./twin")
+    seconds = time.perf_counter() - started
+    if "No error found" not in out:
+        raise ModelBroken(f"{world.name}: rumur reports\n{out}")
+    states = _number(r"(\d+) states, \d+ rules fired in", out)
+    return Counts(states, _number(r"states, (\d+) rules fired in", out), None, seconds)
+
+
+def _run(folder: Path, *command: str) -> str:
+    """Run a program in a folder and return what it says, or raise with the end of it."""
+    done = subprocess.run(  # noqa: S603  # programs named here, files written here
+        command, cwd=folder, capture_output=True, text=True, check=False
+    )
+    said = done.stdout + done.stderr
+    if done.returncode:
+        last = "\n".join(said.splitlines()[-SHOWN_LINES:])
+        raise ModelBroken(f"{' '.join(command)} ends with status {done.returncode}:\n{last}")
+    return said
+
+
+def _number(pattern: str, text: str) -> int:
+    if (found := re.search(pattern, text)) is None:
+        raise ModelBroken(f"no {pattern!r} in the output:\n{text}")
+    return int(found[1])
+
+
+def with_depth(world: World, twin: Counts, depth: int) -> Counts:
+    """Return the twin's counts with this depth if it is the twin's, and -1 if it is not.
+
+    rumur tells no depth, but it can be bounded: at the depth it sees every state, one before not.
+    """
+    if twin.depth is not None:
+        return twin
+    sees_all = twin_counts(world, bound=depth).states == twin.states
+    sees_less = twin_counts(world, bound=depth - 1).states < twin.states
+    return twin._replace(depth=depth if sees_all and sees_less else -1)
+
+
+def compare(world: World, *, depth: bool) -> tuple[Counts, Counts]:
+    """Count a world by its twin and by our explorer, side by side."""
+    with ThreadPoolExecutor(1) as aside:
+        running = aside.submit(twin_counts, world)
+        ours = explorer_counts(world)
+        twin = running.result()
+    return (with_depth(world, twin, ours.depth or 0) if depth else twin), ours
+
+
+def _row(*cells: object) -> str:
+    widths = (-36, 9, 11, 6, 7, 9, 11, 6, 7, -9)
+    texts = [f"{c:.1f}" if isinstance(c, float) else "-" if c is None else str(c) for c in cells]
+    padded = [t.rjust(w) if w > 0 else t.ljust(-w) for t, w in zip(texts, widths, strict=True)]
+    return "  ".join(padded).rstrip() + "\n"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Compare the worlds that the command line names; return the exit status."""
+    by_name = {world.name: world for world in FULL}
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("name", nargs="*", help="a configuration; none: all of them")
+    parser.add_argument("--quick", action="store_true", help="only those of a few seconds each")
+    parser.add_argument("--depth", action="store_true", help="compare depths at L1 too; slower")
+    parser.add_argument("--list", action="store_true", help="name the configurations and end")
+    chosen = parser.parse_args(arguments)
+    if unknown := set(chosen.name) - set(by_name):
+        parser.error(f"no configuration is named {', '.join(sorted(unknown))}; see --list")
+    worlds = [by_name[name] for name in chosen.name] or (QUICK if chosen.quick else FULL)
+    if chosen.list:
+        sys.stdout.writelines(f"{world.name}\n" for world in worlds)
+        return 0
+    if (missing := missing_tools()) is not None:
+        sys.stderr.write(f"twins: {missing}\n")
+        return 2
+    heading = ("states", "transitions", "depth", "seconds")
+    sys.stdout.write(_row("configuration (twin, then ours)", *heading, *heading, "verdict"))
+    failed = 0
+    for world in worlds:
+        try:
+            twin, ours = compare(world, depth=chosen.depth)
+        except ModelBroken as broken:
+            sys.stdout.write(f"{world.name}: {broken}\n")
+            failed += 1
+            continue
+        same = twin.same_as(ours)
+        failed += not same
+        sys.stdout.write(_row(world.name, *twin, *ours, "equal" if same else "DIFFERENT"))
+        sys.stdout.flush()
+    sys.stdout.write(f"{len(worlds) - failed} of {len(worlds)} configurations are equal\n")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
