@@ -53,7 +53,7 @@ def test_case_49_a_prefix_is_compared_too(any_pool: Pool, monkeypatch: pytest.Mo
 def test_case_57_a_long_mix_under_collisions_never_mixes_content(colliding_pool: Pool) -> None:
     """Random requests with adapters, salts and media: lockstep sees no false hit."""
     walk = Walk(colliding_pool(12).pair, seed=57)
-    walk.run(500)
+    walk.run(1_500)
     assert walk.counts["admitted with hits"] > 10
 
 
