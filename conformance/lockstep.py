@@ -208,7 +208,7 @@ class Lockstep:
 
     def _touched_differ(self, before: State, call: Call) -> bool:
         twin = cast("TwinPool", self._twin)
-        ids = [NULL, *(twin.relinked.union(twin.overwritten) - {NULL})]
+        ids = [NULL, *twin.touched()]
         views, *ends = self._see(call, self.subject.look, ids)
         if tuple(ends) != twin.ends() or views != twin.views(ids):
             return True

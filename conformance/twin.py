@@ -40,7 +40,6 @@ class TwinPool:
     def begin(self) -> None:
         """Forget what was overwritten: a new call starts."""
         self.overwritten: dict[int, Block] = {}
-        self.relinked: set[int] = set()
         self._old_next: dict[int, int] = {}
         self._old_copies: dict[Key, tuple[int, ...]] = {}
 
@@ -116,6 +115,18 @@ class TwinPool:
             for b in ids
         ]
 
+    def touched(self) -> set[int]:
+        """Return the blocks whose real facts the current call changed: count, key, neighbours."""
+        changed = {
+            b
+            for b, old in self.overwritten.items()
+            if old.ref_cnt != self.blocks[b].ref_cnt or old.key is not self.blocks[b].key
+        }
+        # Whose predecessor changed stands behind a block whose successor changed, now or before.
+        for a, b in self._old_next.items():
+            changed.update((a, b, self._next[a]))
+        return changed - {NULL, OUT}
+
     def ends(self) -> tuple[int, int, int]:
         """Return the head and the tail of the queue (0 if it is empty) and its length."""
         return self._next[NULL], self._prev[NULL], self._num_free
@@ -136,8 +147,6 @@ class TwinPool:
         return _pure(blocks, links, {key: ids for key, ids in copies.items() if ids})
 
     def _link(self, a: int, b: int) -> None:
-        self.relinked.add(a)
-        self.relinked.add(b)
         self._old_next.setdefault(a, self._next[a])
         self._next[a], self._prev[b] = b, a
 

@@ -122,9 +122,8 @@ def allocate_slots(
 ) -> tuple[State, Ids | Refused | None]:
     """Reserve the slots of one step of `num_tokens` tokens, after the tokens that `hits` cover.
 
-    The result is the new blocks; or None, when they are not there now; or the refusal
-    `request_is_too_large`, when they never will be. In the last two cases one change stays: blocks
-    that fell out of the window are released.
+    The result is the new blocks; None, when they are not there now; the refusal
+    `request_is_too_large`, when they never will be. Then only what left the window is released.
     """
     # GUARD
     may_allocate(s, rid, num_tokens, tuple(hits), num_lookahead)
@@ -256,12 +255,13 @@ def run_step(s: State, outcomes: Mapping[str, Outcome]) -> State:
 
 def _written(old: Key | None, r: Request, i: int, computed: int, size: int) -> Key:
     """Return what block `i` of a table holds once `r` has written `[r.start, computed)` of it."""
-    parent, extra = (r.keys[i - 1] if i else None), extra_keys(r, i, size)
     own = r.tokens[i * size : min((i + 1) * size, computed)]
     before = max(0, r.start - i * size)
-    if before and old is not Key(parent, own[:before], extra):
-        return Key(old, own, (("torn",),))
-    return Key(parent, own, extra)
+    if not before and len(own) == size:
+        return r.keys[i]
+    parent, extra = (r.keys[i - 1] if i else None), extra_keys(r, i, size)
+    torn = before and old is not Key(parent, own[:before], extra)
+    return Key(old, own, (("torn",),)) if torn else Key(parent, own, extra)
 
 
 def free(s: State, rid: str) -> State:
