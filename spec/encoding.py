@@ -41,7 +41,9 @@ def request_as_bytes(r: Request | None) -> bytes:
     """Return a request, or its absence, as canonical bytes."""
     if r is None:
         return b"None"
-    return repr(tuple(r._replace(keys=tuple(_plain(key) for key in r.keys)))).encode()  # type: ignore[arg-type]  # plain data, on its way out
+    fields: dict[str, Any] = r._asdict()
+    fields["keys"] = tuple(_plain(key) for key in r.keys)
+    return repr(tuple(fields.values())).encode()
 
 
 def request_from_bytes(data: bytes) -> Request | None:

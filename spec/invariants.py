@@ -208,8 +208,11 @@ def a_writer_owns_its_block(s: State) -> Iterator[Broken]:
 
 @always("state", "M", "Blocks stay cached that no look-up can reach.", ("pool",))
 def the_cache_is_prefix_closed(s: State) -> Iterator[Broken]:
-    """With full attention the parent of a cached block is cached."""
-    if s.config.sliding_window is None:
+    """With full attention the parent of a cached block is cached, unless keys were taken back.
+
+    A key that is taken back, unwritten, may have been the copy through which a child was found.
+    """
+    if s.config.sliding_window is None and not s.taken_back:
         for key, copies in s.pool.by_key.items():
             if key.parent is not None and not s.pool.copies(key.parent):
                 yield Broken(copies[0] if copies else None, key.parent, None)

@@ -172,7 +172,7 @@ def unpublish(s: State, ids: Sequence[int]) -> State:
         if block.key is None or block.ref_cnt != 1 or n > 1:
             raise Refused("unpublished_block_is_not_one_holders", block=b, held=block.ref_cnt)
     # EFFECT
-    return s._replace(pool=unpublish_effect(s.pool, ids))
+    return s._replace(pool=unpublish_effect(s.pool, ids), taken_back=True)
 
 
 def reset_prefix_cache(s: State) -> tuple[State, bool]:
@@ -181,7 +181,8 @@ def reset_prefix_cache(s: State) -> tuple[State, bool]:
     if s.pool.num_free() != s.config.usable:
         return s, False
     # EFFECT
-    return s._replace(pool=unpublish_effect(s.pool, range(1, s.config.num_gpu_blocks))), True
+    pool = unpublish_effect(s.pool, range(1, s.config.num_gpu_blocks))
+    return s._replace(pool=pool, taken_back=False), True
 
 
 def must_be_of_this_pool(s: State, ids: Iterable[int]) -> None:

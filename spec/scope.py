@@ -6,7 +6,9 @@ look-up and the call that uses it; it comes with its `Step`s, so that calls can 
 
 Some facts are dropped from a state because nothing reads them again; without that the world would
 be larger, or endless, for no reason: what a free block without a key still holds, how often more
-than once a request was preempted, and of a step that has run its end and its number of hits.
+than once a request was preempted, and of a step that has run its end and its number of hits. That a
+key was taken back is dropped too, so that prefix closure is checked in its strict form; these
+worlds are too small to break it.
 """
 
 from __future__ import annotations

@@ -241,6 +241,8 @@ class State(NamedTuple):
     requests: Frozen[str, Request] = Frozen()
     loose: tuple[int, ...] = ()
     """One entry for each reference that a direct caller of the pool holds, sorted by id."""
+    taken_back: bool = False
+    """Ghost: a published key was taken back, unwritten, since the cache was last emptied."""
 
 
 def initial(config: Config) -> State:

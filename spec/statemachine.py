@@ -280,7 +280,7 @@ def free(s: State, rid: str) -> State:
     order = tuple(reversed(r.table)) if s.config.enable_caching else r.table
     pool = release_effect(unpublish_effect(s.pool, unwritten), order, s.config.free_rule)
     r = r._replace(table=None, num_hits=0, num_cached=0, start=0, end=0)
-    return _with(s._replace(pool=pool), rid, r)
+    return _with(s._replace(pool=pool, taken_back=s.taken_back or bool(unwritten)), rid, r)
 
 
 def preempt(s: State, rid: str) -> State:
