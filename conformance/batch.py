@@ -82,8 +82,8 @@ class Batch:
             if (item := next(self._arrivals, None)) is None:
                 break
             prompt = item.prompt_token_ids
-            self.served.add_request(item.request_id, RequestSpec(prompt))
             self.tally.calls += 1
+            self.served.add_request(item.request_id, RequestSpec(prompt))
             self._live[item.request_id] = _Live(item, len(prompt), prompt[-1])
             self._waiting.append(item.request_id)
         return bool(self._waiting)
@@ -112,8 +112,8 @@ class Batch:
     def _preempt_last(self) -> None:
         """Preempt the request admitted last. It is never scheduled yet: they are in order."""
         rid, _ = self._running.popitem()
-        self.served.preempt(rid)
         self.tally.calls += 1
+        self.served.preempt(rid)
         self.tally.preemptions += 1
         live = self._live[rid]
         live.num_computed, live.drafts, live.resumed = 0, (), True
@@ -125,8 +125,8 @@ class Batch:
         while self._waiting and budget > 0 and len(self._running) < self.limits.max_num_seqs:
             rid = self._waiting[0]
             live = self._live[rid]
-            hits = self.served.get_computed_blocks(rid)
             self.tally.calls += 1
+            hits = self.served.get_computed_blocks(rid)
             found = len(hits) * size
             num_tokens = min(live.num_tokens - found, budget)
             if not self._allocate(rid, num_tokens, hits):
@@ -179,8 +179,8 @@ class Batch:
             live.num_tokens += accepted + len(sampled)
             live.num_output += accepted + len(sampled)
             live.last_token, live.drafts = token, ()
-        self.served.run_step(outcomes)
         self.tally.calls += 1
+        self.served.run_step(outcomes)
         self.tally.steps += 1
         for rid in scheduled:
             live = self._live[rid]
@@ -199,17 +199,17 @@ class Batch:
             token = next_token(token)
             drafts.append(token if i < right else token ^ 1)
         live.drafts = tuple(drafts)
-        self.served.propose(rid, live.drafts)
         self.tally.calls += 1
+        self.served.propose(rid, live.drafts)
 
     def _end(self, rid: str) -> None:
         """End a request, wherever it stands."""
+        self.tally.calls += 1
         self.served.finish(rid)
         live = self._live.pop(rid)
         self._running.pop(rid, None)
         if rid in self._waiting:
             self._waiting.remove(rid)
-        self.tally.calls += 1
         self.tally.requests += 1
         self.tally.input_tokens += live.item.num_input_tokens
         self.tally.hit_tokens += live.num_found

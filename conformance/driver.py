@@ -63,10 +63,12 @@ def serve_sequentially(served: Served, workload: Workload, tally: Tally) -> Iter
     size = served.config.block_size
     for item in workload:
         rid, prompt = item.request_id, item.prompt_token_ids
+        tally.calls += 1
         served.add_request(rid, RequestSpec(prompt))
+        tally.calls += 1
         hits = served.get_computed_blocks(rid)
-        tally.calls += 4  # These two, and what every request comes to: allocate and finish.
         found = len(hits) * size
+        tally.calls += 1
         try:
             new = served.allocate_slots(rid, len(prompt) - found, hits, 0)
         except Refusal as refusal:
@@ -82,9 +84,10 @@ def serve_sequentially(served: Served, workload: Workload, tally: Tally) -> Iter
                 tally.hit_tokens += found
                 tally.blocks += len(hits) + len(new)
                 tally.saw_free(served.num_free())
-                served.run_step({rid: Outcome()})
                 tally.calls += 1
+                served.run_step({rid: Outcome()})
                 tally.steps += 1
+        tally.calls += 1
         served.finish(rid)
         tally.requests += 1
         tally.input_tokens += item.num_input_tokens

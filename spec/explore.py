@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import resource
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from spec.registry import Broken
@@ -70,6 +70,11 @@ class Search:
     def states(self) -> int:
         """The number of states seen."""
         return len(self._came)
+
+    def reached(self) -> Iterator[State]:
+        """Yield every state seen, in the order in which it was first reached."""
+        for node in self._came:
+            yield self.world.state(node)
 
     def run(self, on_progress: Callable[[Search], None] = lambda _: None) -> Result:
         """Search to the end. `on_progress` is called every few thousand nodes."""

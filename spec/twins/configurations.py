@@ -45,7 +45,9 @@ class RequestWorld(NamedTuple):
     def name(self) -> str:
         """The name of this configuration."""
         name = f"requests-n{self.blocks}-b{self.block_size}-l{self.max_prompt}-m{self.max_tokens}"
-        name += f"-w{self.window}" * (self.window > 0) + f"-d{self.num_drafts}" * (self.num_drafts > 0)
+        name += f"-w{self.window}" * (self.window > 0) + f"-d{self.num_drafts}" * (
+            self.num_drafts > 0
+        )
         name += "-nocache" * (not self.caching) + _suffix(self.free_rule)
         return name + "-onesymbol" * (self.num_symbols == 1)
 

@@ -96,6 +96,13 @@ inline release(b) {
 	fi
 }
 
+/* Prints the facts of the state, when the verifier is built with -DPRINTF. */
+inline print_state() {
+	for (i : 1 .. N) { printf("%d %d ", ref_cnt[i], label[i]) }
+	for (i : 0 .. N - 1) { printf("%d ", queue[i]) }
+	for (i : 0 .. LABELS * N - 1) { printf("%d ", copies[i]) }
+}
+
 /* What holds in every state; and the scratch variables, which are no facts of the world. */
 inline check() {
 	for (i : 1 .. N) {
@@ -117,37 +124,52 @@ inline check() {
 	i = 0; j = 0; at = 0; victim = NONE; seen = 0; places = 0
 }
 
+inline begin_move() {
+	printf("move ");
+	print_state()
+}
+
+inline end_move() {
+	print_state();
+	printf("\n");
+	check()
+}
+
 #define BLOCK_MOVES(b) \
 	:: d_step { label[b] != NONE && ref_cnt[b] < MAX_REF -> /* touch */ \
+		begin_move(); \
 		if \
 		:: ref_cnt[b] == 0 -> queue_remove(b) \
 		:: else \
 		fi; \
-		ref_cnt[b]++; check() } \
-	:: d_step { ref_cnt[b] > 0 -> release(b); check() } \
-	:: d_step { ref_cnt[b] == 1 && label[b] == NONE -> seal(b, 1); check() } \
-	:: d_step { ref_cnt[b] == 1 && label[b] == NONE -> seal(b, 2); check() } \
-	:: d_step { ref_cnt[b] == 1 && label[b] != NONE -> forget_label(b); check() } /* unpublish */
+		ref_cnt[b]++; end_move() } \
+	:: d_step { ref_cnt[b] > 0 -> begin_move(); release(b); end_move() } \
+	:: d_step { ref_cnt[b] == 1 && label[b] == NONE -> begin_move(); seal(b, 1); end_move() } \
+	:: d_step { ref_cnt[b] == 1 && label[b] == NONE -> begin_move(); seal(b, 2); end_move() } \
+	:: d_step { ref_cnt[b] == 1 && label[b] != NONE -> /* unpublish */ \
+		begin_move(); forget_label(b); end_move() }
 
 active proctype pool() {
 end:
 	do
 	:: d_step { num_free > 0 -> /* take the head; that evicts a labelled one */
+		begin_move();
 		j = queue[0];
 		queue_remove(j);
 		if
 		:: label[j] != NONE -> forget_label(j)
 		:: else
 		fi;
-		ref_cnt[j] = 1; check() }
+		ref_cnt[j] = 1; end_move() }
 	:: d_step { true -> /* reset: the queue keeps its order */
+		begin_move();
 		if
 		:: num_free == N ->
 			for (i : 1 .. N) { label[i] = NONE }
 			for (i : 0 .. LABELS * N - 1) { copies[i] = NONE }
 		:: else
 		fi;
-		check() }
+		end_move() }
 	BLOCK_MOVES(1)
 #if N >= 2
 	BLOCK_MOVES(2)

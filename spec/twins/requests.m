@@ -17,6 +17,7 @@ const
   unhashed_first: 0;  -- 0: a released block enters the queue at the tail
   longest: 3;         -- a request's most tokens: max(max_tokens, max_tokens - 1 + num_drafts)
   last_word: 15;      -- 2 ** (longest + 1) - 1
+  print_moves: 0;     -- 1: print the states before and after every move
 
   no_word: 0;
   empty: 1;
@@ -469,7 +470,35 @@ begin
     | exists other: Block do key[other] = key[b] & place[other] = place[b] - 1 end;
 end;
 
--- Moves
+-- Moves, each between begin_move and end_move
+
+-- Prints the facts of the state; an expression, unlike a variable, is printed without its name.
+procedure print_state();
+begin
+  for b: Block do
+    put ref_cnt[b] + 0; put " "; put key[b] + 0; put " "; put place[b] + 0; put " ";
+    put queue[b - 1] + 0; put " ";
+  end;
+  for r: Id do
+    alias q: requests[r] do
+      put q.present ? 1 : 0; put " "; put q.tokens + 0; put " "; put q.drafts + 0; put " ";
+      put q.num_computed + 0; put " "; put q.preempted ? 1 : 0; put " ";
+      put q.has_table ? 1 : 0; put " "; put q.table_len + 0; put " "; put q.num_hits + 0; put " ";
+      put q.num_cached + 0; put " "; put q.start + 0; put " "; put q.stop + 0; put " ";
+      for i: Index do put q.table[i] + 0; put " "; end;
+    end;
+  end;
+end;
+
+procedure begin_move();
+begin
+  if print_moves = 1 then put "move "; print_state(); end;
+end;
+
+procedure end_move();
+begin
+  if print_moves = 1 then print_state(); put "\n"; end;
+end;
 
 startstate begin
   clear requests;
@@ -494,9 +523,11 @@ ruleset r: Id; whole: boolean do
       !requests[r].present & in_alphabet(prompt) & (whole -> left(prompt) > 1)
     ==>
     begin
+      begin_move();
       requests[r].present := true;
       requests[r].tokens := prompt;
       if !allocate_slots(r, whole ? left(prompt) : 1) then forget_request(r); end;
+      end_move();
     end;
   end;
 
@@ -505,7 +536,9 @@ ruleset r: Id; whole: boolean do
   ==>
   var ignored: boolean;
   begin
+    begin_move();
     ignored := allocate_slots(r, whole ? left(requests[r].tokens) : 1);
+    end_move();
   end;
 
   rule "schedule"
@@ -514,7 +547,9 @@ ruleset r: Id; whole: boolean do
   ==>
   var ignored: boolean;
   begin
+    begin_move();
     ignored := allocate_slots(r, whole ? still_to_schedule(r) : 1);
+    end_move();
   end;
 
 end;
@@ -526,7 +561,9 @@ ruleset r: Id; drafts: Drafts do
     & length(requests[r].tokens) < max_tokens
   ==>
   begin
+    begin_move();
     requests[r].drafts := drafts;
+    end_move();
   end;
 end;
 
@@ -534,15 +571,19 @@ ruleset r: Id do
 
   rule "preempt" requests[r].has_table ==>
   begin
+    begin_move();
     if free_request(r) then
       requests[r].preempted := true;
       requests[r].drafts := empty;
     end;
+    end_move();
   end;
 
   rule "finish" requests[r].present ==>
   begin
+    begin_move();
     if free_request(r) then forget_request(r); end;
+    end_move();
   end;
 
 end;
@@ -555,15 +596,18 @@ ruleset accepted_a: 0..num_drafts; sampled_a: 0..num_symbols;
   ==>
   var a: boolean; b: boolean;
   begin
+    begin_move();
     a := in_flight(request_a);
     b := in_flight(request_b);
     if a then run_request(request_a, accepted_a, sampled_a); end;
     if b then run_request(request_b, accepted_b, sampled_b); end;
+    end_move();
   end;
 end;
 
 rule "reset" true ==>
 begin
+  begin_move();
   if num_free = usable_blocks then
     for b: Block do
       key[b] := no_word;
@@ -571,6 +615,7 @@ begin
       content[b] := no_word;
     end;
   end;
+  end_move();
 end;
 
 -- What holds in every state

@@ -1,0 +1,94 @@
+"""The main job replays the bundled sample in every way, and says where a fault shows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from conformance import check as checks
+from conformance.adapters.reference import Reference
+from conformance.check import Row, num_rows, replay_plans, replay_rows
+from kvcache import BlockPool
+
+
+@pytest.fixture(scope="module")
+def rows() -> list[Row]:
+    """Return all rows of one run."""
+    return list(replay_rows())
+
+
+def test_the_plans_are_all_ways_to_replay() -> None:
+    """Both drivers, both kinds of attention, caching on and off; always with full checks."""
+    plans = list(replay_plans())
+    ways = {(plan.batch, plan.window is None, plan.caching) for plan in plans}
+    assert len(plans) == len(ways) == num_rows() == 8
+    assert {plan.check for plan in plans} == {"full"}
+    assert {plan.caching_hash_algo for plan in plans} == {"sha256", "builtin"}
+    assert {plan.num_drafts for plan in plans if plan.batch} == {2}
+
+
+@pytest.mark.slow
+def test_every_row_is_clean(rows: list[Row]) -> None:
+    """Our manager does what the specification says, in every way."""
+    assert len(rows) == num_rows()
+    assert all(row.ok and not row.problem and row.seconds > 0 for row in rows)
+
+
+@pytest.mark.slow
+def test_every_row_says_what_it_is_and_what_it_covered(rows: list[Row]) -> None:
+    """Names are told apart, and what a row covered is worth a row."""
+    names = [row.name for row in rows]
+    assert len(set(names)) == num_rows()
+    assert names[0] == "replay sequential, full"
+    assert names[-1] == "replay batch, window 7, no caching"
+    for row in rows:
+        calls, hit, evicted, preempted = row.covered.split(", ")
+        assert int(calls.removesuffix(" calls").replace(",", "")) >= 2_000
+        cached = "no caching" not in row.name
+        assert (hit != "0% hit") == (evicted != "0 evicted") == cached
+        assert (preempted != "0 preempted") == ("batch" in row.name)
+
+
+@pytest.mark.slow
+def test_a_run_can_be_repeated(rows: list[Row]) -> None:
+    """The second run covers the same."""
+    assert next(replay_rows()).covered == rows[0].covered
+
+
+@pytest.mark.slow
+def test_a_seeded_fault_fails_its_rows_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A key that is not taken back at eviction shows wherever there is caching."""
+    sound = BlockPool.get_new_blocks
+
+    def get_new_blocks(self: BlockPool, num_blocks: int) -> object:
+        keys = [block.block_hash for block in self.free_block_queue.get_all_free_blocks()]
+        taken = sound(self, num_blocks)
+        for block, key in zip(taken, keys, strict=False):
+            block.block_hash = key
+        return taken
+
+    monkeypatch.setattr(BlockPool, "get_new_blocks", get_new_blocks)
+    monkeypatch.setattr(checks, "NUM_REQUESTS", 80)
+    found = list(replay_rows())
+    assert len(found) == num_rows()
+    for row in found:
+        assert row.ok == ("no caching" in row.name)
+        assert row.ok == (row.problem == "")
+        assert row.ok or row.problem.startswith("kvspec violation: property=")
+
+
+def test_a_faulty_adapter_fails_every_row(
+    monkeypatch: pytest.MonkeyPatch, damaged: Callable[..., type[Reference]]
+) -> None:
+    """A crash of the manager is a row that failed, not the end of the run."""
+
+    def crash(*_: Any) -> None:  # noqa: ANN401
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("conformance.replay.Reference", damaged("run_step", 3, crash))
+    monkeypatch.setattr(checks, "NUM_REQUESTS", 80)
+    found = list(checks.replay_rows())
+    assert [row.ok for row in found] == [False] * num_rows()
+    assert all("kvspec violation: " in row.problem for row in found)
