@@ -17,6 +17,7 @@ from conformance import check as checks
 from conformance.explore_command import explore_command
 from conformance.lockstep import Check
 from conformance.output import refuse_bad_output, write_output
+from conformance.prove_command import prove_command
 from conformance.replay import ReplayPlan, Report, replay
 from conformance.workload import TraceError, open_trace
 
@@ -165,6 +166,7 @@ def check_command() -> None:
 
 
 app.command("explore")(explore_command)
+app.command("prove")(prove_command)
 
 
 def _refuse_bad_options(check: str, json: Path | None, trace: Path) -> None:

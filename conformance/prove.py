@@ -7,28 +7,25 @@ compare with the Python specification on the steps of seeded walks.
 
 from __future__ import annotations
 
-import argparse
-import json
 import multiprocessing
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from pathlib import Path
+from itertools import chain
 from types import SimpleNamespace
 from typing import Any, cast
 
-from rich.console import Console
-from rich.progress import Progress
 from rich.table import Table
 
 from conformance.lockstep import ACTIONS, Lockstep
 from conformance.subject import Capabilities, Refusal, Subject
 from conformance.walk import Walk
 from spec import proof
+from spec.explore import Search
 from spec.proof.logic import Level
 from spec.proof.unfold import RealStep
+from spec.scope import Scope, pool_moves, request_moves, shared_moves
 from spec.state import Config
 from spec.statemachine import Refused
 
@@ -75,6 +72,20 @@ def walked(configs: Iterable[Config] = WALKS, num_moves: int = WALK_MOVES) -> It
         recorder = Recorder(config)
         Walk(recorder, seed).run(num_moves)
         yield from recorder.steps
+
+
+def explored(scope: Scope) -> Iterator[RealStep]:
+    """Yield every call that may happen in every reachable state of a world."""
+    search = Search(scope)
+    search.run()
+    for state in search.reached():
+        local = (request_moves(state, rid, scope) for rid in scope.names)
+        calls = [steps for moves in local for _, steps, _ in moves]
+        shared = shared_moves(state, scope) if scope.names else pool_moves(state, scope)
+        calls += [steps for _, steps in shared]
+        for step in chain(*calls):
+            if not isinstance(step.result, Refused):
+                yield step.before, step.action, step.args, step.after
 
 
 def judged(
@@ -165,33 +176,3 @@ def _cell(row: Mapping[str, Any] | None) -> str:
     return (
         f"{SHORT.get(row['status'], row['status'])} {row['z3_seconds'] + row['cvc5_seconds']:.2f}"
     )
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Prove, print the tables, and return 0 if everything is proved and every check passed."""
-    parser = argparse.ArgumentParser(prog="python -m conformance.prove", description=__doc__)
-    parser.add_argument("--json", type=Path, help="write the results to this file")
-    parser.add_argument("--export", type=Path, help="write the obligations into this folder")
-    parser.add_argument("--processes", type=int, default=2, help="how many solve at once")
-    options = parser.parse_args(arguments)
-    if options.export:
-        proof.export(options.export)
-    console = Console()
-    with Progress(console=console, transient=True) as progress:
-        task = progress.add_task("solving", total=sum(1 for _ in proof.questions()))
-        data = run_proofs(options.processes, tick=lambda: progress.advance(task))
-    if options.json:
-        options.json.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
-    for table in tables(data):
-        console.print(table)
-    for level, texts in data["assumptions"].items():
-        console.print(f"{level} assumes:", *(f"\n  - {text}" for text in texts), sep="")
-    problems = [row for k in ("possible", "faults", "bridge") for row in data[k] if not row["ok"]]
-    for row in problems:
-        console.print("problem:", row)
-    console.print(f"obligations {data['counts']}, seconds {data['seconds']}, ok: {data['ok']}")
-    return 0 if data["ok"] else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -183,7 +183,7 @@ def forget_in_pool(pool: Pool, scope: Scope) -> Pool:
 def forget_in_request(r: Request) -> Request:
     """Return the request without what nothing reads again."""
     if not r.in_flight:
-        r = r._replace(num_hits=0, end=0)
+        r = r._replace(num_hits=0, end=0 if r.table is None else r.num_computed)
     return r._replace(num_preemptions=min(1, r.num_preemptions))
 
 

@@ -75,6 +75,16 @@ WORLDS: dict[str, Named] = {
         Scope(_config(3), max_refs=3),
         Counts(478, 3_085, 12),
     ),
+    "full-1": Named(
+        "two requests that begin with one token, 2 blocks of 1 token",
+        _requests(_config(2), 1, 2),
+        Counts(1_787, 11_031, 9),
+    ),
+    "full-2": Named(
+        "two requests, full attention, 2 blocks of 1 token",
+        _requests(_config(2), 2, 2),
+        Counts(2_291, 16_631, 8),
+    ),
     "full": Named(
         "two requests, full attention, 3 blocks of 1 token",
         _requests(FULL, 2, 3),

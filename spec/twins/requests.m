@@ -556,7 +556,8 @@ end;
 
 ruleset r: Id; drafts: Drafts do
   rule "propose"
-    num_drafts > 0 & in_alphabet(drafts) & requests[r].has_table & !in_flight(r) & requests[r].drafts = empty
+    num_drafts > 0 & in_alphabet(drafts)
+    & requests[r].has_table & !in_flight(r) & requests[r].drafts = empty
     & length(requests[r].tokens) > requests[r].num_computed
     & length(requests[r].tokens) < max_tokens
   ==>

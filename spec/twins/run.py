@@ -24,6 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # this file is run
 
 from spec.explore import Search
 from spec.twins.configurations import FULL, QUICK, UNHASHED, PoolWorld, RequestWorld, World
+from spec.twins.moves import Moves, difference, explored_moves, printed_moves
 
 HERE = Path(__file__).resolve().parent
 TOOLS = ("spin", "rumur", "gcc")
@@ -69,36 +70,57 @@ def explorer_counts(world: World) -> Counts:
     return Counts(result.states, result.transitions, result.depth, result.seconds)
 
 
-def twin_counts(world: World, model: str | None = None, bound: int = 0) -> Counts:
+def twin_counts(world: World, model: str | None = None, *, bound: int = 0) -> Counts:
     """Build and run the twin of a world; its model may be given, with a change in it.
 
     A bound other than 0 ends a search of requests at this depth; at the end of the world too.
     """
+    return _twin(world, model, bound=bound)[0]
+
+
+def twin_moves(world: World, model: str | None = None) -> Moves:
+    """Build and run the twin of a world and return its moves, one by one."""
+    return printed_moves(_twin(world, model, printing=True)[1])
+
+
+def _twin(
+    world: World, model: str | None, *, bound: int = 0, printing: bool = False
+) -> tuple[Counts, str]:
+    """Return what a twin counts and all that it says."""
     text = model_of(world) if model is None else model
-    with tempfile.TemporaryDirectory(prefix="kvspec-twin-") as folder:
+    with tempfile.TemporaryDirectory(prefix="kvspec-twin-") as name:
+        folder = Path(name)
         if isinstance(world, PoolWorld):
-            return _run_spin(world, text, Path(folder))
-        return _run_rumur(world, text, Path(folder), bound)
+            _build_with_spin(world, text, folder, printing=printing)
+        else:
+            _build_with_rumur(world, text, folder, bound=bound, printing=printing)
+        started = time.perf_counter()
+        out = _run(folder, "./twin")
+        seconds = time.perf_counter() - started
+    if isinstance(world, PoolWorld):
+        if "errors: 0" not in out or "not completed" in out:
+            raise ModelBroken(f"{world.name}: spin reports\n{_end(out)}")
+        # Spin counts the initial state as a transition that stored it.
+        transitions = _number(r"(\d+) transitions \(", out) - 1
+        depth = _number(r"depth reached (\d+)", out)
+        return Counts(_number(r"(\d+) states, stored", out), transitions, depth, seconds), out
+    states = _number(r"(\d+) states, \d+ rules fired in", _end(out))
+    fired = _number(r"states, (\d+) rules fired in", _end(out))
+    return Counts(states, fired, None, seconds), out
 
 
-def _run_spin(world: PoolWorld, text: str, folder: Path) -> Counts:
+def _build_with_spin(world: PoolWorld, text: str, folder: Path, *, printing: bool) -> None:
     (folder / "pool.pml").write_text(text, encoding="utf-8")
     rule = int(world.free_rule == UNHASHED)
     _run(folder, "spin", f"-DN={world.blocks}", f"-DFREE_RULE={rule}", "-a", "pool.pml")
-    _run(folder, "gcc", "-O2", "-w", "-DSAFETY", "-DNOREDUCE", "-DBFS", "-o", "pan", "pan.c")
-    started = time.perf_counter()
-    out = _run(folder, "./pan")
-    seconds = time.perf_counter() - started
-    if "errors: 0" not in out or "not completed" in out:
-        raise ModelBroken(f"{world.name}: spin reports\n{out}")
-    states = _number(r"(\d+) states, stored", out)
-    # Spin counts the initial state as a transition that stored it.
-    transitions = _number(r"(\d+) transitions \(", out) - 1
-    return Counts(states, transitions, _number(r"depth reached (\d+)", out), seconds)
+    options = ["-DSAFETY", "-DNOREDUCE", "-DBFS", *["-DPRINTF"] * printing]
+    _run(folder, "gcc", "-O2", "-w", *options, "-o", "twin", "pan.c")
 
 
-def _run_rumur(world: RequestWorld, text: str, folder: Path, bound: int) -> Counts:
-    for constant, value in world.constants.items():
+def _build_with_rumur(
+    world: RequestWorld, text: str, folder: Path, *, bound: int, printing: bool
+) -> None:
+    for constant, value in {**world.constants, "print_moves": int(printing)}.items():
         text, found = re.subn(rf"(?m)^  {constant}: \d+;", f"  {constant}: {value};", text)
         if found != 1:
             raise ModelBroken(f"requests.m sets the constant {constant} {found} times, not once")
@@ -109,13 +131,6 @@ def _run_rumur(world: RequestWorld, text: str, folder: Path, bound: int) -> Coun
     x86 = platform.machine() in {"x86_64", "AMD64"}
     libraries = ["-mcx16", "-lpthread"] if x86 else ["-lpthread", "-latomic"]
     _run(folder, "gcc", "-O2", "-w", "-o", "twin", "twin.c", *libraries)
-    started = time.perf_counter()
-    out = _run(folder, "./twin")
-    seconds = time.perf_counter() - started
-    if "No error found" not in out:
-        raise ModelBroken(f"{world.name}: rumur reports\n{out}")
-    states = _number(r"(\d+) states, \d+ rules fired in", out)
-    return Counts(states, _number(r"states, (\d+) rules fired in", out), None, seconds)
 
 
 def _run(folder: Path, *command: str) -> str:
@@ -125,9 +140,13 @@ def _run(folder: Path, *command: str) -> str:
     )
     said = done.stdout + done.stderr
     if done.returncode:
-        last = "\n".join(said.splitlines()[-SHOWN_LINES:])
-        raise ModelBroken(f"{' '.join(command)} ends with status {done.returncode}:\n{last}")
+        what = f"{' '.join(command)} ends with status {done.returncode}"
+        raise ModelBroken(f"{what}:\n{_end(said)}")
     return said
+
+
+def _end(text: str) -> str:
+    return "\n".join(text.splitlines()[-SHOWN_LINES:])
 
 
 def _number(pattern: str, text: str) -> int:
@@ -157,6 +176,18 @@ def compare(world: World, *, depth: bool) -> tuple[Counts, Counts]:
     return (with_depth(world, twin, ours.depth or 0) if depth else twin), ours
 
 
+def verdict(world: World, *, depth: bool, moves: bool) -> tuple[bool, str]:
+    """Compare a world in every way that is asked for; return whether all is equal, and a row."""
+    twin, ours = compare(world, depth=depth)
+    if not twin.same_as(ours):
+        return False, _row(world.name, *twin, *ours, "DIFFERENT")
+    if not moves:
+        return True, _row(world.name, *twin, *ours, "equal")
+    found = difference(twin_moves(world), explored_moves(world))
+    said = "equal, move by move" if found is None else f"MOVES DIFFER:\n{found}"
+    return found is None, _row(world.name, *twin, *ours, said)
+
+
 def _row(*cells: object) -> str:
     widths = (-36, 9, 11, 6, 7, 9, 11, 6, 7, -9)
     texts = [f"{c:.1f}" if isinstance(c, float) else "-" if c is None else str(c) for c in cells]
@@ -171,6 +202,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("name", nargs="*", help="a configuration; none: all of them")
     parser.add_argument("--quick", action="store_true", help="only those of a few seconds each")
     parser.add_argument("--depth", action="store_true", help="compare depths at L1 too; slower")
+    parser.add_argument("--moves", action="store_true", help="compare every single move too")
     parser.add_argument("--list", action="store_true", help="name the configurations and end")
     chosen = parser.parse_args(arguments)
     if unknown := set(chosen.name) - set(by_name):
@@ -184,20 +216,17 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     heading = ("states", "transitions", "depth", "seconds")
     sys.stdout.write(_row("configuration (twin, then ours)", *heading, *heading, "verdict"))
-    failed = 0
+    num_equal = 0
     for world in worlds:
         try:
-            twin, ours = compare(world, depth=chosen.depth)
+            equal, said = verdict(world, depth=chosen.depth, moves=chosen.moves)
         except ModelBroken as broken:
-            sys.stdout.write(f"{world.name}: {broken}\n")
-            failed += 1
-            continue
-        same = twin.same_as(ours)
-        failed += not same
-        sys.stdout.write(_row(world.name, *twin, *ours, "equal" if same else "DIFFERENT"))
+            equal, said = False, f"{world.name}: {broken}\n"
+        num_equal += equal
+        sys.stdout.write(said)
         sys.stdout.flush()
-    sys.stdout.write(f"{len(worlds) - failed} of {len(worlds)} configurations are equal\n")
-    return 1 if failed else 0
+    sys.stdout.write(f"{num_equal} of {len(worlds)} configurations are equal\n")
+    return 0 if num_equal == len(worlds) else 1
 
 
 if __name__ == "__main__":
