@@ -2,7 +2,7 @@
 # PYTHON names the interpreter for the environment, ARGS what is passed on to the command.
 
 .DEFAULT_GOAL := help
-.PHONY: help check test lint format docs bench traces clean
+.PHONY: help check test lint format docs results twins bench traces clean
 
 PYTHON ?= python3
 ARGS ?=
@@ -32,6 +32,12 @@ format: $(INSTALLED) ## Format the code and mend what can be mended safely
 
 docs: $(INSTALLED) ## Write docs/invariants.md again from the registry
 	@$(BIN)/python -m conformance.document $(ARGS)
+
+results: $(INSTALLED) ## Record under docs/results/ what is explored and proved (a quarter of an hour)
+	@$(BIN)/python -m conformance.results $(ARGS)
+
+twins: $(INSTALLED) ## Count the worlds with the models in Promela and Murphi (needs spin, rumur, cc)
+	@$(BIN)/python -m spec.twins.run $(ARGS)
 
 bench: $(INSTALLED) ## Measure how long a replay takes
 	@$(BIN)/python benchmarks/replay.py $(ARGS)

@@ -7,9 +7,11 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from conformance.results import read
 from spec.invariants import REGISTRY
 from spec.pool import TRANSITIONS
 from spec.registry import Property
+from spec.state import BlockState
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "invariants.md"
 
@@ -69,21 +71,30 @@ KEPT_BY: dict[str, tuple[str, ...]] = {
 
 TOP = """# The properties
 
-<!-- Written by `make docs` from the registry in `spec/`. Edit the registry, not this file. -->
+<!-- Written by `make docs` from the registry in `spec/` and the results in `docs/results/`. -->
+
+## For somebody with five minutes
 
 A paged, prefix-shared, reference-counted, evicting cache is right when no request can tell it from
-a private, contiguous one: `a_request_reads_its_own_prefix`. The other properties serve that one, or
-say that memory is neither lost nor refused without need.
+a private, contiguous one. That is the property `a_request_reads_its_own_prefix`. The others serve
+it, or say that memory is neither lost nor refused without need.
 
-**How far they are checked.** Each property is a predicate in `spec/`. A test gives every predicate
-a hand-made violation that it must flag. Full lockstep (`kvspec check`, `replay --check full`)
-evaluates every predicate on the production manager after every call; incremental lockstep compares
-production with the specification on every call and evaluates the predicates of a state in a sweep
-now and then. All of this is testing: it is bounded by the calls that were made. Nothing in this
-document is explored exhaustively or proved yet.
+* **What is specified.** `spec/` holds a manager as pure functions over immutable states: blocks in
+  five states, reference counts, the free queue, sealing, sharing of full blocks only, windows,
+  drafts, preemption, and what a step that never ran leaves behind.
+* **How far each property is checked** stands beside it, in these words and no others:
+  - *explored*: true in every reachable state, and of every call, of the named small worlds below;
+    bounded by them, and exhaustive within them;
+  - *proved*: true for any number of blocks, requests and keys, by induction, answered by two
+    solvers; under the assumptions that stand with the proof;
+  - *matched to code*: the production manager was compared with the specification, call by call, in
+    `kvspec check`, `kvspec replay`, seeded walks and tests; bounded by the calls that were made.
+* **What is not true**, though one might think so, stands at the end with its shortest path.
+* **CUDA**: nothing here speaks of tensors yet.
 
 A **P** property holds for any user of a pool, an **M** property when requests are the only users.
-*State* properties are true between any two calls, *call* properties of every single call.
+*State* properties are true between any two calls, *call* properties of every single call. A test
+gives every predicate hand-made violations that it must flag.
 """
 
 STATES = """## The five states
@@ -108,9 +119,96 @@ FREE_CACHED leads to IN_USE when the block is taken and its key is evicted.
 """
 
 
+NOT_TRUE = """## What is not true
+
+* **No two blocks carry one key.** Shortest path, two moves: `arrive(A, prompt 0)`,
+  `arrive(B, prompt 0)`. The last token is always computed, so B seals a block of its own under A's
+  key. Both are kept: a block table never changes behind a request's back.
+* **The cache is prefix-closed with a window.** A window leaves the head behind and keeps the tail.
+* **The cache is prefix-closed whatever happens.** A key that is taken back, because nobody wrote
+  its block, may have been the copy through which a child was found. `tests/proof/test_order.py`
+  holds two runs in which the child then outlives its parent. Both need a block that is found behind
+  a pending one, so the property is stated up to the first key that is taken back.
+* **The cache is prefix-closed when blocks are released in forward order.** Two usable blocks of one
+  token: `admit(A, ab)`, `run`, `end(A)` in forward order, `admit(B, b)`: the head of A is evicted
+  and its child stays. `tests/spec/test_wrong_variants.py` finds this path, and no shorter one.
+"""
+
+
 def document() -> str:
     """Return the whole document."""
-    return "\n".join((TOP, STATES, *_diagram(), DIAGRAM_NOTE, *_summary(), *_properties()))
+    parts = (
+        TOP,
+        *_worlds(),
+        *_pairs(),
+        *_proofs(),
+        STATES,
+        *_diagram(),
+        DIAGRAM_NOTE,
+        *_matrix(),
+        *_summary(),
+        *_properties(),
+        NOT_TRUE,
+    )
+    return "\n".join(parts)
+
+
+def _worlds() -> Iterator[str]:
+    yield "## The worlds that were explored\n"
+    yield "Every state up to renaming of blocks. `kvspec explore --config NAME` repeats one.\n"
+    yield "| world | what | states | transitions | depth | processor s |\n|---|---|---|---|---|---|"
+    for name, w in read("explore").get("worlds", {}).items():
+        verdict = "" if w["clean"] else " **not clean**"
+        counts = f"{w['states']:,} | {w['transitions']:,} | {w['depth']}"
+        yield f"| `{name}`{verdict} | {w['about']} | {counts} | {w['processor_seconds']} |"
+    lively = [n for n, w in read("explore").get("worlds", {}).items() if w["comes_to_rest"]]
+    yield (
+        "\n**Progress.** From every state of these worlds all requests can end, run or unrun, and "
+        f"then every prompt that fits is admitted: {', '.join(f'`{name}`' for name in lively)}.\n"
+    )
+
+
+def _pairs() -> Iterator[str]:
+    yield "## Properties of two runs\n"
+    yield "Two states move through every schedule of a small world together.\n"
+    yield "| property and world | pairs of states | moves | holds |\n|---|---|---|---|"
+    for name, found in read("pairs").get("pairs", {}).items():
+        holds = "yes" if found["holds"] else "**no**"
+        yield f"| {name} | {found['pairs']:,} | {found['moves']:,} | {holds} |"
+    yield ""
+
+
+def _proofs() -> Iterator[str]:
+    data = read("prove")
+    if not data:
+        return
+    solvers = ", ".join(f"{name} {number}" for name, number in data["versions"].items())
+    yield "## What the proofs assume\n"
+    total = sum(data["counts"].values())
+    yield (
+        f"{data['counts'].get('both', 0)} of {total} obligations answered by both solvers "
+        f"({solvers}); {len(data['faults'])} seeded faults each break a named obligation in a "
+        "finite instance. `kvspec prove` repeats it. The machines of the proofs were compared with "
+        "every call of the world `full-1`: "
+        + ", ".join(f"{level} {n['accepted']:,}" for level, n in data["bridge"].items())
+        + " steps accepted, and as many with one wrong value rejected.\n"
+    )
+    for level, assumptions in data["assumptions"].items():
+        yield f"* **{level}**: " + "; ".join(assumptions) + "."
+    yield ""
+
+
+def _matrix() -> Iterator[str]:
+    worlds = read("explore").get("worlds", {})
+    pool = [w for name, w in worlds.items() if name.startswith("pool")]
+    seen = {(a, b) for w in pool for a, b in w["edges"]}
+    states = [state.value for state in BlockState if state is not BlockState.NULL]
+    yield "Observed in one call that moves one block, in all worlds of the pool alone; the other"
+    yield "cells were never seen:\n"
+    yield "| from / to | " + " | ".join(states) + " |\n|---" + "|---" * len(states) + "|"
+    for a in states:
+        yield f"| {a} | " + " | ".join("yes" if (a, b) in seen else "" for b in states) + " |"
+    yield ""
 
 
 def _diagram() -> Iterator[str]:
@@ -136,9 +234,27 @@ def _properties() -> Iterator[str]:
             f"## {p.name}\n\n{p.statement}\n\n"
             f"- **If it breaks:** {p.why}\n"
             f"- **Holds for:** {LEVELS[p.levels]}; a property of {_kind(p)}.\n"
+            f"- **Explored:** {_explored(p)}\n"
+            f"- **Proved:** {_proved(p)}\n"
+            f"- **Matched to code:** `kvspec check`, `kvspec replay --check full`, "
+            f"`tests/cases`, `tests/refinement`\n"
             f"- **Kept by:** {kept}\n"
             f"- **Predicate:** `{p.check.__module__}.{p.name}`\n"
         )
+
+
+def _explored(p: Property) -> str:
+    worlds = read("explore").get("worlds", {})
+    clean = {n: w for n, w in worlds.items() if w["clean"]}
+    used = [w for n, w in clean.items() if not n.startswith("pool") or "P" in p.levels]
+    states = sum(w["states"] for w in used)
+    return f"{len(used)} worlds, {states:,} states, none breaks it" if used else "no"
+
+
+def _proved(p: Property) -> str:
+    levels = read("prove").get("invariants", {}).get(p.name, {})
+    proved = [level for level, status in levels.items() if status == "both"]
+    return f"for any size, in the machine of {' and '.join(proved)}" if proved else "no"
 
 
 def _kind(p: Property) -> str:

@@ -57,7 +57,7 @@ def _own(s: State, r: Request, i: int, stop: int) -> Key:
 
 
 @always(
-    "state", "P", "Every request whose window moved reads and writes one common block.", ("pool",)
+    "state", "P", "Every request whose window moved reads and writes one common block.", ("tables",)
 )
 def the_null_block_is_inert(s: State) -> Iterator[Broken]:
     """The null block is never queued, counted, sealed, held or written."""

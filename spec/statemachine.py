@@ -256,10 +256,10 @@ def run_step(s: State, outcomes: Mapping[str, Outcome]) -> State:
 def _written(old: Key | None, r: Request, i: int, computed: int, size: int) -> Key:
     """Return what block `i` of a table holds once `r` has written `[r.start, computed)` of it."""
     own = r.tokens[i * size : min((i + 1) * size, computed)]
-    before = max(0, r.start - i * size)
-    if not before and len(own) == size:
+    before, parent = max(0, r.start - i * size), (r.keys[i - 1] if i else None)
+    if not before and len(own) == size and r.keys[i].parent is parent:
         return r.keys[i]
-    parent, extra = (r.keys[i - 1] if i else None), extra_keys(r, i, size)
+    extra = extra_keys(r, i, size)
     torn = before and old is not Key(parent, own[:before], extra)
     return Key(old, own, (("torn",),)) if torn else Key(parent, own, extra)
 
