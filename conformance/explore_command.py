@@ -14,6 +14,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from conformance.frontier import RayWorkers, explore_in_parallel
+from conformance.graph_page import TooManyStates, graph_page
 from conformance.output import refuse_bad_output, write_output
 from conformance.steptable import step_table
 from spec.explore import Limits, Result, Search
@@ -52,6 +53,9 @@ def explore_command(  # noqa: PLR0913, PLR0917  # each option of the command is 
     ray: Annotated[bool, typer.Option("--ray", help="Use Ray's workers as the jobs.")] = False,  # noqa: FBT002  # a flag
     max_seconds: Annotated[float, typer.Option(help="Stop after this time.", min=0.1)] = 1e9,
     max_memory: Annotated[int, typer.Option(help="Stop at this many MiB.", min=32)] = 1 << 30,
+    html: Annotated[
+        Path | None, typer.Option(help="Write the states as one HTML page.", metavar="OUT")
+    ] = None,
     json: Annotated[Path | None, typer.Option(help="Write the result here.", metavar="OUT")] = None,
 ) -> None:
     """Search every reachable state of a small world, breadth first.
@@ -63,7 +67,7 @@ def explore_command(  # noqa: PLR0913, PLR0917  # each option of the command is 
     if list_worlds:
         out.print(_list())
         raise typer.Exit(CLEAN)
-    _refuse_bad_options(config, free_rule, json)
+    _refuse_bad_options(config, free_rule, json, html)
     free = Config(blocks, block_size, 1 << 30, not no_caching, window, free_rule)
     names = ("A", "B", "C", "D")[:requests]
     prompts = all_prompts((0, 1), prompt_tokens)
@@ -74,6 +78,8 @@ def explore_command(  # noqa: PLR0913, PLR0917  # each option of the command is 
     limits = Limits(seconds=max_seconds, memory=max_memory * 2**20)
     result = _search(scope, limits, jobs, symmetry=symmetry, ray=ray)
     wrong = _show(result, expected if symmetry and result.stopped is None else None)
+    if html is not None:
+        _write_page(html, scope, result)
     if json is not None:
         write_output(json, jsonlib.dumps(as_json(result), indent=2) + "\n")
     if result.found is not None or wrong:
@@ -83,7 +89,9 @@ def explore_command(  # noqa: PLR0913, PLR0917  # each option of the command is 
     raise typer.Exit(CLEAN if result.stopped is None else 3)
 
 
-def _refuse_bad_options(config: str | None, free_rule: str, json: Path | None) -> None:
+def _refuse_bad_options(
+    config: str | None, free_rule: str, json: Path | None, html: Path | None
+) -> None:
     if free_rule not in ("append", "unhashed_first"):
         raise typer.BadParameter(
             f"{free_rule!r} is neither append nor unhashed_first", param_hint="--free-rule"
@@ -94,6 +102,16 @@ def _refuse_bad_options(config: str | None, free_rule: str, json: Path | None) -
         )
     if json is not None:
         refuse_bad_output(json)
+    if html is not None:
+        refuse_bad_output(html, option="--html")
+
+
+def _write_page(html: Path, scope: Scope, result: Result) -> None:
+    try:
+        write_output(html, graph_page(scope, result))
+    except TooManyStates as error:
+        err.print(f"kvspec: --html: {error}", style="red")
+        raise typer.Exit(BAD_INPUT) from error
 
 
 def _search(scope: Scope, limits: Limits, jobs: int, *, symmetry: bool, ray: bool) -> Result:

@@ -35,7 +35,7 @@ def step_table(path: Iterable[tuple[Move, State]], title: str = "") -> Table:
     table.add_column("tables")
     before: list[str] = []
     for number, (move, s) in enumerate(rows, 1):
-        cells = [_cell(s, b) for b in range(1, num_blocks)]
+        cells = [cell(s, b) for b in range(1, num_blocks)]
         shown = []
         for at, text in enumerate(cells):
             changed = not before or before[at] != text
@@ -63,6 +63,8 @@ def short(move: Move) -> str:
             parts += [f"{rid}: {_outcome(outcome)}" for rid, outcome in value.items()]
         elif name in ("prompt", "drafts"):
             parts.append(f"{name} {_tokens(value)}")
+        elif name == "keys":
+            parts.append(f"key {_prefix(value[0])}")
         else:
             parts.append(f"{name}={value}".replace(" ", ""))
     return f"{move.action}({', '.join(parts)})"
@@ -75,7 +77,8 @@ def _outcome(outcome: tuple[int, tuple[int, ...]]) -> str:
     return " ".join(words) or "runs"
 
 
-def _cell(s: State, b: int) -> str:
+def cell(s: State, b: int) -> str:
+    """Return a block in a few characters: count, key as tokens, a star while it is pending."""
     block = s.pool.blocks[b]
     name = "" if block.key is None else " " + _prefix(block.key)
     return f"{block.ref_cnt}{name}{'*' if block.pending else ''}"
