@@ -92,8 +92,8 @@ class Frozen(dict[K, V]):
     def _refuse(self, *_: object, **__: object) -> NoReturn:
         raise TypeError("a frozen mapping is not changed; set() and without() make another one")
 
-    __setitem__ = __delitem__ = __ior__ = _refuse  # type: ignore[assignment]  # none of a dict's
-    update = pop = popitem = clear = setdefault = _refuse  # type: ignore[assignment]  # the same
+    __setitem__ = __delitem__ = __ior__ = _refuse
+    update = pop = popitem = clear = setdefault = _refuse
 
 
 class Config(NamedTuple):

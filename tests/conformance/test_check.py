@@ -9,8 +9,10 @@ import pytest
 
 from conformance import check as checks
 from conformance.adapters.reference import Reference
-from conformance.check import Row, num_rows, replay_plans, replay_rows
+from conformance.check import EXPLORED, Row, explore_rows, num_rows, replay_plans, replay_rows
 from kvcache import BlockPool
+
+NUM_REPLAYS = 8
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +25,8 @@ def test_the_plans_are_all_ways_to_replay() -> None:
     """Both drivers, both kinds of attention, caching on and off; always with full checks."""
     plans = list(replay_plans())
     ways = {(plan.batch, plan.window is None, plan.caching) for plan in plans}
-    assert len(plans) == len(ways) == num_rows() == 8
+    assert len(plans) == len(ways) == NUM_REPLAYS
+    assert num_rows() == NUM_REPLAYS + len(EXPLORED) + 1
     assert {plan.check for plan in plans} == {"full"}
     assert {plan.caching_hash_algo for plan in plans} == {"sha256", "builtin"}
     assert {plan.num_drafts for plan in plans if plan.batch} == {2}
@@ -32,15 +35,15 @@ def test_the_plans_are_all_ways_to_replay() -> None:
 @pytest.mark.slow
 def test_every_row_is_clean(rows: list[Row]) -> None:
     """Our manager does what the specification says, in every way."""
-    assert len(rows) == num_rows()
-    assert all(row.ok and not row.problem and row.seconds > 0 for row in rows)
+    assert len(rows) == NUM_REPLAYS
+    assert all(row.verdict == "clean" and not row.problem and row.seconds > 0 for row in rows)
 
 
 @pytest.mark.slow
 def test_every_row_says_what_it_is_and_what_it_covered(rows: list[Row]) -> None:
     """Names are told apart, and what a row covered is worth a row."""
     names = [row.name for row in rows]
-    assert len(set(names)) == num_rows()
+    assert len(set(names)) == NUM_REPLAYS
     assert names[0] == "replay sequential, full"
     assert names[-1] == "replay batch, window 7, no caching"
     for row in rows:
@@ -72,11 +75,12 @@ def test_a_seeded_fault_fails_its_rows_and_no_other(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(BlockPool, "get_new_blocks", get_new_blocks)
     monkeypatch.setattr(checks, "NUM_REQUESTS", 80)
     found = list(replay_rows())
-    assert len(found) == num_rows()
+    assert len(found) == NUM_REPLAYS
     for row in found:
-        assert row.ok == ("no caching" in row.name)
-        assert row.ok == (row.problem == "")
-        assert row.ok or row.problem.startswith("kvspec violation: property=")
+        clean = row.verdict == "clean"
+        assert clean == ("no caching" in row.name)
+        assert clean == (row.problem == "")
+        assert clean or row.problem.startswith("kvspec violation: property=")
 
 
 def test_a_faulty_adapter_fails_every_row(
@@ -90,5 +94,25 @@ def test_a_faulty_adapter_fails_every_row(
     monkeypatch.setattr("conformance.replay.Reference", damaged("run_step", 3, crash))
     monkeypatch.setattr(checks, "NUM_REQUESTS", 80)
     found = list(checks.replay_rows())
-    assert [row.ok for row in found] == [False] * num_rows()
+    assert [row.verdict for row in found] == ["violation"] * NUM_REPLAYS
     assert all("kvspec violation: " in row.problem for row in found)
+
+
+@pytest.mark.slow
+def test_a_world_whose_counts_changed_is_a_violation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Searches are clean with the frozen counts, and not with others."""
+    monkeypatch.setattr(checks, "EXPLORED", ("pool-2", "pool-3"))
+    assert [row.verdict for row in explore_rows()] == ["clean", "clean"]
+    other = checks.WORLDS["pool-2"]._replace(counts=checks.WORLDS["pool-3"].counts)
+    monkeypatch.setitem(checks.WORLDS, "pool-2", other)
+    found = list(explore_rows())
+    assert [row.verdict for row in found] == ["violation", "clean"]
+    assert found[0].problem == "counts (47, 222, 6), frozen (264, 1631, 9)"
+
+
+def test_proofs_are_not_run_without_solvers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is missing is said, and is no violation."""
+    monkeypatch.setattr(checks, "prover", lambda: None)
+    row = checks.prove_row()
+    assert row.verdict == "not run"
+    assert "pip install -e '.[proof]'" in row.covered

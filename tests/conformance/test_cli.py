@@ -225,15 +225,20 @@ def test_a_violation_exits_with_1(
 
 @pytest.mark.slow
 def test_check_prints_one_table(kvspec: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A row for each way to replay, the verdict, and exit status 0."""
+    """A row for each thing that was done, the verdict, and exit status 0."""
     monkeypatch.setattr(checks, "NUM_REQUESTS", 100)
+    monkeypatch.setattr(checks, "EXPLORED", ("pool-2",))
+    monkeypatch.setattr(checks, "prover", lambda: None)
     result = kvspec("check")
     assert result.exit_code == 0
-    rows = [line for line in result.stdout.splitlines() if " calls, " in line]
-    assert len(rows) == checks.num_rows()
-    assert all("clean" in row for row in rows)
+    rows = [
+        line for line in result.stdout.splitlines() if " clean" in line and "verdict" not in line
+    ]
+    assert len(rows) == checks.num_rows() - 1 == 9
+    assert "prove" in result.stdout
+    assert "not run" in result.stdout
     assert all(f" {word} " in result.stdout for word in ("row", "covered", "seconds", "verdict"))
-    assert result.stdout.splitlines()[-1] == "verdict: all 8 rows clean"
+    assert result.stdout.splitlines()[-1] == "verdict: 9 rows clean, 1 not run"
     assert result.stderr.strip() == ""
 
 
@@ -244,9 +249,11 @@ def test_check_tells_each_row_that_failed(
     """The line of each violation stands below the table, and the exit status is 1."""
     monkeypatch.setattr("conformance.replay.Reference", damaged("finish", 9, lambda *_: 7))
     monkeypatch.setattr(checks, "NUM_REQUESTS", 100)
+    monkeypatch.setattr(checks, "EXPLORED", ("pool-2",))
+    monkeypatch.setattr(checks, "prover", lambda: None)
     result = kvspec("check")
     assert result.exit_code == 1
     assert (
         len(re.findall(f"^replay .*: {LINE}found_by=lockstep$", result.stdout, re.MULTILINE)) == 8
     )
-    assert result.stdout.splitlines()[-1] == "verdict: 8 of 8 rows show a violation"
+    assert result.stdout.splitlines()[-1] == "verdict: 8 of 10 rows show a violation"

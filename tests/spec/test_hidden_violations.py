@@ -195,3 +195,37 @@ def test_an_id_that_no_block_has_is_a_violation_and_not_a_crash(world: World, na
     w.admit("A")
     bad = STRANGE_IDS[name](w)
     assert [p.name for p in REGISTRY.values() if p.kind == "state" and list(p.check(bad))] != []
+
+
+def test_a_child_may_outlive_its_parent_when_a_key_was_taken_back(world: World) -> None:
+    """B's blocks, filled by drafts, are sealed behind A's pending copy, through which C finds them.
+
+    B's own copy of the parent is evicted before the child that C held longer, then A gives up.
+    """
+    w = world(7)
+    w.add("B", "a")
+    w("propose", rid="B", drafts=tuple(map(ord, "bcd")))
+    w.allocate("B", 4)
+    w.run(B=(3, "e"))
+    w.add("A", "abx")
+    assert w.admit("A") == (3, 4)
+    assert w.allocate("B", 1) == (5,)
+    w.add("C", "abcdz")
+    assert (w.look("C"), w.admit("C")) == ((3, 2), (6,))
+    w.end("B")
+    w.end("C")
+    w.add("D", "stuvwx")
+    assert w.admit("D") == (7, 5, 1)
+    w("preempt", rid="A")
+    assert w.key(2).parent not in w.state.pool.by_key
+    assert w.broken() == []
+    assert seen("the_cache_is_prefix_closed", w.state._replace(taken_back=False)) != []
+
+
+def test_a_block_that_is_not_full_is_unwritten_and_no_lie(world: World) -> None:
+    """Of two properties that look at the content of a sealed block, one speaks."""
+    w = world(3)
+    w.new("A", "abc")
+    for content in (None, Key(None, (97,))):
+        names = [name for name, _ in broken(w.with_block(1, content=content))]
+        assert names == ["nothing_unwritten_is_found"]

@@ -45,6 +45,16 @@ def windowed(world: World) -> Scene:
     return w
 
 
+def whole(world: World) -> Scene:
+    """With one token a block and W=3, the step of A at 2 reads from 0 on."""
+    w = world(3, block_size=1, sliding_window=3)
+    w.add("A", "abc")
+    w.admit("A", 2)
+    w.run()
+    w.allocate("A", 1)
+    return w
+
+
 def idle(world: World) -> Scene:
     """Blocks 1 and 2 are cached, the second under the first, and nobody is there."""
     w = world(3)
@@ -66,50 +76,47 @@ def said(*instances: Broken) -> Callable[[Scene], list[Broken]]:
 
 VIOLATIONS: Mapping[str, Sequence[Wrong]] = {
     "the_null_block_is_inert": (
-        (two, lambda w: w.with_block(0, ref_cnt=1), lambda _: [Broken(0, Block(), Block(1))]),
-        (two, lambda w: w.with_pool(queue=(0, 4)), lambda _: [Broken(0, Block(), Block())]),
+        (two, lambda w: w.with_block(0, ref_cnt=1), said(Broken(0, Block(), Block(1)))),
+        (two, lambda w: w.with_pool(queue=(0, 4)), said(Broken(0, Block(), Block()))),
         (
             two,
             lambda w: w.with_pool(by_key=w.state.pool.by_key.set(OTHER, (0,))),
-            lambda _: [Broken(0, Block(), Block())],
+            said(Broken(0, Block(), Block())),
         ),
     ),
     "the_free_queue_is_a_chain": (
-        (two, lambda w: w.with_pool(queue=(4, 4)), lambda _: [Broken(4, 1, 2)]),
-        (two, lambda w: w.with_pool(queue=(4, 5)), lambda _: [Broken(5, 1, 1)]),
-        (two, lambda w: w.with_pool(queue=(-1, 4)), lambda _: [Broken(-1, 1, 1)]),
+        (two, lambda w: w.with_pool(queue=(4, 4)), said(Broken(4, 1, 2))),
+        (two, lambda w: w.with_pool(queue=(4, 5)), said(Broken(5, 1, 1))),
+        (two, lambda w: w.with_pool(queue=(-1, 4)), said(Broken(-1, 1, 1))),
     ),
     "a_block_is_free_exactly_when_nobody_holds_it": (
-        (two, lambda w: w.with_pool(queue=()), lambda _: [Broken(4, 1, 0)]),
-        (two, lambda w: w.with_pool(queue=(4, 4)), lambda _: [Broken(4, 1, 2)]),
-        (two, lambda w: w.with_pool(queue=(2, 4)), lambda _: [Broken(2, 0, 1)]),
-        (two, lambda w: w.with_block(2, ref_cnt=0), lambda _: [Broken(2, 1, 0)]),
+        (two, lambda w: w.with_pool(queue=()), said(Broken(4, 1, 0))),
+        (two, lambda w: w.with_pool(queue=(4, 4)), said(Broken(4, 1, 2))),
+        (two, lambda w: w.with_pool(queue=(2, 4)), said(Broken(2, 0, 1))),
+        (two, lambda w: w.with_block(2, ref_cnt=0), said(Broken(2, 1, 0))),
     ),
     "ref_cnt_counts_the_holders": (
-        (two, lambda w: w.with_block(1, ref_cnt=1), lambda _: [Broken(1, 2, 1)]),
-        (two, lambda w: w.with_block(4, ref_cnt=-1), lambda _: [Broken(4, 0, -1)]),
-        (two, lambda w: w.state._replace(loose=(2,)), lambda _: [Broken(2, 2, 1)]),
-        (
-            two,
-            lambda w: w.with_request("B", table=(2, 3)),
-            lambda _: [Broken(1, 1, 2), Broken(2, 2, 1)],
-        ),
+        (two, lambda w: w.with_block(1, ref_cnt=1), said(Broken(1, 2, 1))),
+        (two, lambda w: w.with_block(4, ref_cnt=-1), said(Broken(4, 0, -1))),
+        (idle, lambda w: w.with_block(1, ref_cnt=1), said(Broken(1, 0, 1))),
+        (two, lambda w: w.state._replace(loose=(2,)), said(Broken(2, 2, 1))),
+        (two, lambda w: w.with_request("B", table=(2, 3)), said(Broken(1, 1, 2), Broken(2, 2, 1))),
     ),
     "free_and_held_and_null_make_the_pool": (
         (
             two,
             lambda w: w.with_pool(queue=()),
-            lambda _: [Broken(4, "one of three", [False, False, False])],
+            said(Broken(4, "one of three", [False, False, False])),
         ),
         (
             two,
             lambda w: w.with_pool(queue=(3, 4)),
-            lambda _: [Broken(3, "one of three", [True, True, False])],
+            said(Broken(3, "one of three", [True, True, False])),
         ),
         (
             two,
             lambda w: w.with_pool(queue=(4, 0)),
-            lambda _: [Broken(0, "one of three", [True, False, True])],
+            said(Broken(0, "one of three", [True, False, True])),
         ),
     ),
     "the_index_and_the_blocks_agree": (
@@ -118,22 +125,22 @@ VIOLATIONS: Mapping[str, Sequence[Wrong]] = {
         (
             two,
             lambda w: w.with_pool(by_key=w.state.pool.by_key.set(OTHER, ())),
-            lambda _: [Broken(None, "distinct copies", ())],
+            said(Broken(None, "distinct copies", ())),
         ),
         (
             two,
             lambda w: w.with_pool(by_key=Frozen({w.key(1): (1, 1)})),
-            lambda _: [Broken(None, "distinct copies", (1, 1))],
+            said(Broken(None, "distinct copies", (1, 1))),
         ),
         (
             two,
             lambda w: w.with_pool(by_key=w.state.pool.by_key.set(OTHER, (4,))),
-            lambda _: [Broken(4, OTHER, None)],
+            said(Broken(4, OTHER, None)),
         ),
     ),
     "only_sealed_blocks_are_shared": (
-        (two, lambda w: w.with_block(1, key=None), lambda _: [Broken(1, "a key", None)]),
-        (two, lambda w: w.with_block(2, ref_cnt=2), lambda _: [Broken(2, "a key", None)]),
+        (two, lambda w: w.with_block(1, key=None), said(Broken(1, "a key", None))),
+        (two, lambda w: w.with_block(2, ref_cnt=2), said(Broken(2, "a key", None))),
     ),
     "every_block_is_in_one_of_five_states": tuple(
         (two, change, said(Broken(b, [s.value for s in BlockState], shown)))
@@ -146,12 +153,12 @@ VIOLATIONS: Mapping[str, Sequence[Wrong]] = {
         )
     ),
     "only_full_blocks_have_a_hash": (
-        (two, lambda w: w.with_block(2, key=Key(None, (7,))), lambda _: [Broken(2, 2, 1)]),
-        (two, lambda w: w.with_block(4, key=Key(None, (7, 7, 7))), lambda _: [Broken(4, 2, 3)]),
+        (two, lambda w: w.with_block(2, key=Key(None, (7,))), said(Broken(2, 2, 1))),
+        (two, lambda w: w.with_block(4, key=Key(None, (7, 7, 7))), said(Broken(4, 2, 3))),
     ),
     "nothing_unwritten_is_found": (
-        (two, lambda w: w.with_block(1, content=None), lambda _: [Broken(1, 2, 0)]),
-        (two, lambda w: w.with_block(1, content=Key(None, (97,))), lambda _: [Broken(1, 2, 1)]),
+        (two, lambda w: w.with_block(1, content=None), said(Broken(1, 2, 0))),
+        (two, lambda w: w.with_block(1, content=Key(None, (97,))), said(Broken(1, 2, 1))),
         *(
             (flying, change, said(Broken(b, "scheduled to be written", pending)))
             for b, pending, change in (
@@ -173,18 +180,19 @@ VIOLATIONS: Mapping[str, Sequence[Wrong]] = {
         ),
     ),
     "a_writer_owns_its_block": (
-        (flying, lambda w: w.with_block(3, key=OTHER), lambda _: [Broken(3, "A", "1 holders")]),
-        (flying, lambda w: w.with_block(2, pending="B"), lambda _: [Broken(2, "A", "B")]),
-        (flying, lambda w: w.with_block(2, pending=None), lambda _: [Broken(2, "A", "1 holders")]),
-        (
-            flying,
-            lambda w: w.state._replace(loose=(3,)),
-            lambda _: [Broken(3, "A", "2 holders")],
-        ),
+        (flying, lambda w: w.with_block(3, key=OTHER), said(Broken(3, "A", "1 holders"))),
+        (flying, lambda w: w.with_block(2, pending="B"), said(Broken(2, "A", "B"))),
+        (flying, lambda w: w.with_block(2, pending=None), said(Broken(2, "A", "1 holders"))),
+        (flying, lambda w: w.state._replace(loose=(3,)), said(Broken(3, "A", "2 holders"))),
         (
             flying,
             lambda w: w.with_request("A", table=(1, 2, NULL)),
-            lambda _: [Broken(NULL, "A", "0 holders")],
+            said(Broken(NULL, "A", "0 holders")),
+        ),
+        (
+            flying,
+            lambda w: w.with_request("A", table=(1, 2)),
+            said(Broken(None, "5 slots for A", 4)),
         ),
     ),
     "a_request_reads_its_own_prefix": (
@@ -205,6 +213,7 @@ VIOLATIONS: Mapping[str, Sequence[Wrong]] = {
             lambda w: w.with_block(2, content=OTHER),
             lambda w: [Broken(2, w.key(2), OTHER)],
         ),
+        (whole, lambda w: w.with_block(1, content=OTHER), lambda w: [Broken(1, w.key(1), OTHER)]),
         (
             flying,
             lambda w: w.with_request("A", salt="x"),
@@ -217,11 +226,7 @@ VIOLATIONS: Mapping[str, Sequence[Wrong]] = {
             lambda w: w.with_request("A", num_cached=2),
             said(Broken(None, "1 full blocks", "2 sealed")),
         ),
-        (
-            two,
-            lambda w: w.with_block(2, key=OTHER),
-            said(Broken(2, "1 full blocks", OTHER)),
-        ),
+        (two, lambda w: w.with_block(2, key=OTHER), said(Broken(2, "1 full blocks", OTHER))),
         (
             two,
             lambda w: w.with_request("B", tokens=(97,)),
@@ -239,30 +244,22 @@ VIOLATIONS: Mapping[str, Sequence[Wrong]] = {
         ),
     ),
     "skipped_positions_show_null": (
-        (
-            two,
-            lambda w: w.with_request("A", table=(NULL, 2)),
-            lambda _: [Broken(NULL, (0, 0), [0])],
-        ),
-        (
-            windowed,
-            lambda w: w.with_request("A", table=(1, 2, 3)),
-            lambda _: [Broken(NULL, (1, 1), [])],
-        ),
+        (two, lambda w: w.with_request("A", table=(NULL, 2)), said(Broken(NULL, (0, 0), [0]))),
+        (windowed, lambda w: w.with_request("A", table=(1, 2, 3)), said(Broken(NULL, (1, 1), []))),
         (
             windowed,
             lambda w: w.with_request("A", table=(NULL, NULL, 3)),
-            lambda _: [Broken(NULL, (1, 1), [0, 1])],
+            said(Broken(NULL, (1, 1), [0, 1])),
         ),
         (
             windowed,
             lambda w: w.with_request("A", table=(1, NULL, 3)),
-            lambda _: [Broken(NULL, (1, 1), [1])],
+            said(Broken(NULL, (1, 1), [1])),
         ),
     ),
     "an_idle_pool_is_whole": (
-        (idle, lambda w: w.with_pool(queue=(3, 2)), lambda _: [Broken(None, 3, 2)]),
-        (idle, lambda w: w.with_pool(queue=(3, 2, 1, 1)), lambda _: [Broken(None, 3, 4)]),
+        (idle, lambda w: w.with_pool(queue=(3, 2)), said(Broken(None, 3, 2))),
+        (idle, lambda w: w.with_pool(queue=(3, 2, 1, 1)), said(Broken(None, 3, 4))),
     ),
 }
 
