@@ -11,6 +11,7 @@ from conformance import check as checks
 from conformance.adapters.reference import Reference
 from conformance.check import EXPLORED, Row, explore_rows, num_rows, replay_plans, replay_rows
 from kvcache import BlockPool
+from spec.worlds import WORLDS
 
 NUM_REPLAYS = 8
 
@@ -103,8 +104,8 @@ def test_a_world_whose_counts_changed_is_a_violation(monkeypatch: pytest.MonkeyP
     """Searches are clean with the frozen counts, and not with others."""
     monkeypatch.setattr(checks, "EXPLORED", ("pool-2", "pool-3"))
     assert [row.verdict for row in explore_rows()] == ["clean", "clean"]
-    other = checks.WORLDS["pool-2"]._replace(counts=checks.WORLDS["pool-3"].counts)
-    monkeypatch.setitem(checks.WORLDS, "pool-2", other)
+    other = WORLDS["pool-2"]._replace(counts=WORLDS["pool-3"].counts)
+    monkeypatch.setitem(WORLDS, "pool-2", other)
     found = list(explore_rows())
     assert [row.verdict for row in found] == ["violation", "clean"]
     assert found[0].problem == "counts (47, 222, 6), frozen (264, 1631, 9)"
