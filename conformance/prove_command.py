@@ -7,7 +7,7 @@ import json as jsonlib
 import os
 from pathlib import Path
 from types import ModuleType
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -68,22 +68,7 @@ def prove_command(
         raise typer.Exit(BAD_INPUT)
     if export is not None:
         _export(prove, export)
-    try:
-        with Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            console=err,
-            transient=True,
-            disable=not err.is_terminal,
-        ) as progress:
-            task = progress.add_task("obligations", total=len(list(prove.proof.questions())))
-            steps = None if bridge is None else prove.explored(WORLDS[bridge].scope)
-            data = prove.run_proofs(jobs, steps, tick=lambda: progress.advance(task))
-    except KeyboardInterrupt:
-        err.print("kvspec: interrupted", style="yellow")
-        raise typer.Exit(130) from None
+    data = _prove(prove, jobs, bridge)
     for table in prove.tables(data):
         out.print(table)
     for level, assumptions in data["assumptions"].items():
@@ -109,3 +94,25 @@ def _export(prove: ModuleType, folder: Path) -> None:
         err.print(f"kvspec: {folder}: cannot be written: {error.strerror}", style="red")
         raise typer.Exit(BAD_INPUT) from error
     out.print(f"{count} obligations written to {folder}")
+
+
+def _prove(prove: ModuleType, jobs: int, bridge: str | None) -> dict[str, Any]:
+    try:
+        with Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            console=err,
+            transient=True,
+            disable=not err.is_terminal,
+        ) as progress:
+            task = progress.add_task("obligations", total=len(list(prove.proof.questions())))
+            steps = None if bridge is None else prove.explored(WORLDS[bridge].scope)
+            data: dict[str, Any] = prove.run_proofs(
+                jobs, steps, tick=lambda: progress.advance(task)
+            )
+    except KeyboardInterrupt:
+        err.print("kvspec: interrupted", style="yellow")
+        raise typer.Exit(130) from None
+    return data
