@@ -103,7 +103,8 @@ QUICK: tuple[World, ...] = (
     RequestWorld(2, 1, 2, 2),
     RequestWorld(2, 1, 2, 3, caching=False),
     RequestWorld(2, 1, 2, 3, free_rule=UNHASHED),
-    RequestWorld(2, 1, 1, 3, num_drafts=1),
+    RequestWorld(1, 3, 1, 3, num_drafts=1),
+    RequestWorld(2, 2, 1, 4, num_drafts=1, num_symbols=1),  # accepted drafts fill a block
     RequestWorld(2, 2, 2, 5, window=3, num_symbols=1),
 )
 """Worlds of a few thousand states: seconds each."""
@@ -123,10 +124,11 @@ FULL: tuple[World, ...] = (
     RequestWorld(2, 1, 1, 4, window=3),
     RequestWorld(3, 1, 2, 4, window=3, num_symbols=1),
     RequestWorld(3, 2, 5, 6, window=3, num_symbols=1),
-    RequestWorld(2, 1, 1, 3, num_drafts=1, caching=False),
+    RequestWorld(2, 2, 1, 3, num_drafts=1),
+    RequestWorld(2, 2, 1, 3, num_drafts=1, caching=False),
+    RequestWorld(2, 1, 1, 3, num_drafts=1),  # a draft never fits
     RequestWorld(2, 1, 1, 3, window=2, num_drafts=1, free_rule=UNHASHED),
-    RequestWorld(2, 1, 1, 3, num_drafts=2),
-    RequestWorld(2, 1, 2, 4, num_drafts=1),
+    RequestWorld(2, 2, 3, 5, window=2, num_drafts=2, num_symbols=1),
     RequestWorld(3, 2, 3, 5, window=3, num_drafts=2, num_symbols=1),
     RequestWorld(2, 2, 2, 4, num_drafts=1, free_rule=UNHASHED),
 )

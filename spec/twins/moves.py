@@ -84,8 +84,11 @@ def _request_numbers(world: RequestWorld, s: State) -> Iterator[int]:
         shown = Request(()) if r is None else r
         table = shown.table or ()
         yield from (int(r is not None), _word(shown.tokens), _word(shown.drafts))
-        yield from (shown.num_computed, shown.num_preemptions, int(shown.table is not None))
-        yield from (len(table), shown.num_hits, shown.num_cached, shown.start, shown.end)
+        preempted = min(1, shown.num_preemptions)
+        yield from (shown.num_computed, preempted, int(shown.table is not None))
+        # What a step that has run leaves behind is read no more, so it is no part of the state.
+        hits, end = (shown.num_hits, shown.end) if shown.in_flight else (0, 0)
+        yield from (len(table), hits, shown.num_cached, shown.start, end)
         yield from _padded(table, entries)
 
 

@@ -1,8 +1,9 @@
-"""The main job replays the bundled sample in every way, and says where a fault shows."""
+"""The main job replays, explores and proves, and says where a fault shows."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,6 +12,10 @@ from conformance import check as checks
 from conformance.adapters.reference import Reference
 from conformance.check import EXPLORED, Row, explore_rows, num_rows, replay_plans, replay_rows
 from kvcache import BlockPool
+from spec import statemachine
+from spec.worlds import WORLDS, Counts
+
+NUM_REPLAYS = 8
 from spec.worlds import WORLDS
 
 NUM_REPLAYS = 8
@@ -18,7 +23,7 @@ NUM_REPLAYS = 8
 
 @pytest.fixture(scope="module")
 def rows() -> list[Row]:
-    """Return all rows of one run."""
+    """Return the rows of one run of the replays."""
     return list(replay_rows())
 
 
@@ -27,7 +32,7 @@ def test_the_plans_are_all_ways_to_replay() -> None:
     plans = list(replay_plans())
     ways = {(plan.batch, plan.window is None, plan.caching) for plan in plans}
     assert len(plans) == len(ways) == NUM_REPLAYS
-    assert num_rows() == NUM_REPLAYS + len(EXPLORED) + 1
+    assert NUM_REPLAYS == NUM_REPLAYS + len(EXPLORED) + 1
     assert {plan.check for plan in plans} == {"full"}
     assert {plan.caching_hash_algo for plan in plans} == {"sha256", "builtin"}
     assert {plan.num_drafts for plan in plans if plan.batch} == {2}
@@ -117,3 +122,91 @@ def test_proofs_are_not_run_without_solvers(monkeypatch: pytest.MonkeyPatch) -> 
     row = checks.prove_row()
     assert row.verdict == "not run"
     assert "pip install -e '.[proof]'" in row.covered
+
+
+@pytest.mark.slow
+def test_small_worlds_are_searched_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row for each world says that it is clean, and that its counts are the frozen ones."""
+    monkeypatch.setattr(checks, "EXPLORED", ("pool-2", "full-1"))
+    found = list(explore_rows())
+    assert [row.name for row in found] == ["explore pool-2", "explore full-1"]
+    assert [row.verdict for row in found] == ["clean", "clean"]
+    assert found[0].covered == "all 47 states, 222 transitions"
+    assert found[1].covered == "all 1,787 states, 11,031 transitions"
+    assert all(row.seconds > 0 and not row.problem for row in found)
+
+
+def test_the_worlds_of_the_main_job_are_quick_and_of_every_kind() -> None:
+    """The pool alone, requests, no caching and the other free rule; none is large."""
+    worlds = [WORLDS[name] for name in EXPLORED]
+    assert max(world.counts.states for world in worlds) < 50_000
+    assert {bool(world.scope.names) for world in worlds} == {True, False}
+    assert {world.scope.config.enable_caching for world in worlds} == {True, False}
+    rules = {world.scope.config.free_rule for world in worlds}
+    assert rules == {"append", "unhashed_first"}
+
+
+def test_a_wrong_specification_is_a_violation_with_its_path(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The problem names the property and the moves that lead to it."""
+    monkeypatch.setattr(statemachine, "free", lambda s, _: s)
+    monkeypatch.setattr(checks, "EXPLORED", ("full-1",))
+    (row,) = explore_rows()
+    assert row.verdict == "violation"
+    assert row.problem.startswith("kvspec violation: property=ref_cnt_counts_the_holders ")
+    assert "found_by=explore: arrive(rid=A" in row.problem
+    assert row.problem.endswith("; finish(rid=A)")
+
+
+def test_other_counts_than_the_frozen_ones_are_a_violation(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A world that became another one is told, though nothing is broken."""
+    monkeypatch.setitem(WORLDS, "pool-2", WORLDS["pool-2"]._replace(counts=Counts(47, 221, 6)))
+    monkeypatch.setattr(checks, "EXPLORED", ("pool-2",))
+    (row,) = explore_rows()
+    assert row.verdict == "violation"
+    assert row.problem == "counts (47, 222, 6), frozen (47, 221, 6)"
+
+
+def test_missing_solvers_are_a_row_that_was_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is neither clean nor a violation, and says what to install."""
+    monkeypatch.setattr(checks, "prover", lambda: None)
+    row = prove_row()
+    assert (row.name, row.verdict, row.problem) == ("prove", "not run", "")
+    assert row.covered == "the solvers are not installed: pip install -e '.[proof]'"
+
+
+@pytest.mark.parametrize(
+    ("statuses", "verdict", "covered"),
+    [
+        (("both", "both"), "clean", "2 of 2 obligations, two solvers"),
+        (("both", "unknown"), "violation", "1 of 2 obligations, two solvers"),
+        (("refuted", "disagreement"), "violation", "0 of 2 obligations, two solvers"),
+    ],
+)
+def test_only_what_both_solvers_prove_is_clean(
+    monkeypatch: pytest.MonkeyPatch, statuses: tuple[str, ...], verdict: str, covered: str
+) -> None:
+    """Each obligation that is open is a line of the problem."""
+    prove = SimpleNamespace(
+        proof=SimpleNamespace(questions=lambda: iter(statuses)),
+        judged=lambda asked, _jobs, _tick: [SimpleNamespace(status=status) for status in asked],
+    )
+    monkeypatch.setattr(checks, "prover", lambda: prove)
+    row = prove_row()
+    assert (row.verdict, row.covered) == (verdict, covered)
+    lines = [line.split(": ")[0] for line in row.problem.splitlines()]
+    assert lines == [status for status in statuses if status != "both"]
+
+
+@pytest.mark.slow
+def test_there_are_as_many_rows_as_announced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """First the replays, then the worlds, the proofs last."""
+    monkeypatch.setattr(checks, "NUM_REQUESTS", 20)
+    monkeypatch.setattr(checks, "EXPLORED", ("pool-1", "pool-2"))
+    monkeypatch.setattr(checks, "prover", lambda: None)
+    kinds = [row.name.split()[0] for row in checks.rows()]
+    assert kinds == ["replay"] * NUM_REPLAYS + ["explore"] * 2 + ["prove"]
+    assert len(kinds) == checks.num_rows()

@@ -57,7 +57,7 @@ def test_figures_go_to_stdout_and_complaints_to_stderr(
 
 def test_help_fits_a_narrow_terminal(python: Python) -> None:
     """Eighty columns are enough for the help of every command."""
-    for command in ((), ("replay",), ("check",)):
+    for command in ((), ("replay",), ("check",), ("explore",), ("prove",)):
         done = python("-m", "conformance.cli", *command, "--help", COLUMNS="80")
         assert done.returncode == 0
         assert max(len(line) for line in done.stdout.splitlines()) <= 80

@@ -13,7 +13,7 @@ from spec.twins.moves import difference, explored_moves, printed_moves
 
 POOL = PoolWorld(3, "unhashed_first")
 REQUESTS = RequestWorld(2, 1, 2, 2)
-DRAFTS = RequestWorld(1, 2, 1, 3, num_drafts=1)
+DRAFTS = RequestWorld(1, 3, 1, 3, num_drafts=1)
 WINDOW = RequestWorld(2, 2, 2, 5, window=3, num_symbols=1)
 
 
@@ -64,13 +64,13 @@ def test_rumur_sees_the_last_state_at_our_depth() -> None:
         (POOL, "label[b] != NONE) -> queue_tail(b)", "label[b] != NONE) -> queue_head(b)"),
         (POOL, ":: d_step { ref_cnt[b] > 0 ->", ":: d_step { ref_cnt[b] == 1 ->"),
         (REQUESTS, "keys := (length(w) - 1) / block_size", "keys := length(w) / block_size"),
-        (DRAFTS, "lesser(q.stop, before + accepted)", "q.stop"),
+        (DRAFTS, "true;\n      requests[r].drafts := empty;", "true;"),
     ],
     ids=[
         "released at the head",
         "shared blocks stay",
         "the whole prompt is hit",
-        "rejected drafts count",
+        "preempted with drafts",
     ],
 )
 def test_a_changed_model_counts_something_else(world: World, old: str, new: str) -> None:
@@ -99,8 +99,9 @@ def test_a_change_that_keeps_the_counts_shows_in_the_moves() -> None:
     [
         (PoolWorld(2), ":: num_free == N ->", ":: num_free > 0 ->"),
         (REQUESTS, "if caching = 1 then release(q.", "if caching = 0 then release(q."),
+        (DRAFTS, "lesser(q.stop, before + accepted)", "q.stop"),
     ],
-    ids=["reset while blocks are held", "released front to back"],
+    ids=["reset while blocks are held", "released front to back", "rejected drafts are written"],
 )
 def test_a_model_checks_its_invariants(world: World, old: str, new: str) -> None:
     """A fault that breaks an invariant ends the search, and the report names the tool."""
