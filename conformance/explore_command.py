@@ -188,6 +188,7 @@ def _show(result: Result, expected: Counts | None) -> bool:
             f"kvspec violation: property={result.found.property} block={broken.block} "
             f"expected={broken.expected} actual={broken.actual} found_by=explore",
             style="red",
+            soft_wrap=True,
         )
         out.print(step_table(result.found.path, "a shortest path to it"))
     elif result.stopped is not None:

@@ -11,6 +11,7 @@ import importlib
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import chain
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
@@ -18,9 +19,9 @@ from typing import Any, Protocol
 
 from conformance.shard import Arrival, Failure, Shard, owner
 from spec.encoding import digest
-from spec.explore import NO_LIMITS, Found, Limits, Result
+from spec.explore import NO_LIMITS, Found, Limits, Result, run_again
 from spec.scope import Scope
-from spec.world import World
+from spec.world import Node, World
 
 NONE: frozenset[Any] = frozenset()
 
@@ -234,15 +235,14 @@ def _found(scope: Scope, team: Workers, shards: int, failure: Failure, *, symmet
         if not parent:
             break
         names.append(parent)
-    plain, canonical = World(scope, symmetry=False), World(scope, symmetry=symmetry)
-    here, path = plain.initial(), []
-    for target in reversed(names[:-1]):
-        for there, move in plain.successors(here):
-            state = plain.state(there)
-            if digest(canonical.encode(canonical.canonical(canonical.node(state)))) == target:
-                here = there
-                path.append((move, state))
-                break
+    world = World(scope, symmetry=symmetry)
+    last = None
     if failure.move is not None and failure.after is not None:
-        path.append((failure.move, failure.after))
-    return Found(failure.property, failure.broken, tuple(path))
+        last = (failure.move, failure.after)
+    targets = [partial(_is_named, world, name) for name in reversed(names[:-1])]
+    path = run_again(world, targets, last)
+    return Found(failure.property, failure.broken, path)
+
+
+def _is_named(world: World, name: bytes, node: Node) -> bool:
+    return digest(world.encode(node)) == name

@@ -30,6 +30,21 @@ from spec.worlds import BITS, WORLDS, Counts
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "docs" / "results"
 
+SPECIFIED = (
+    "state",
+    "pool",
+    "statemachine",
+    "registry",
+    "steps",
+    "invariants",
+    "reachable",
+    "scope",
+    "world",
+    "worlds",
+    "liveness",
+    "pairs",
+)
+
 LIVELY = ("full", "window-blocks-of-2", "drafts", "no-caching", "three-requests")
 """Worlds whose every state is asked whether it can come to rest and serve again."""
 
@@ -37,8 +52,11 @@ out = Console(highlight=False, markup=False, emoji=False)
 
 
 def digest_of_spec() -> str:
-    """Return a digest of what the specification says: the modules of `spec/` itself."""
-    files = sorted((ROOT / "spec").glob("*.py"))
+    """Return a digest of what the specification says and what a world is.
+
+    The search is left out: it decides how a world is walked, and the frozen counts hold it.
+    """
+    files = [ROOT / "spec" / f"{name}.py" for name in SPECIFIED]
     return sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:16]
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import resource
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from spec.registry import Broken
@@ -26,6 +26,9 @@ class Limits(NamedTuple):
 
 
 NO_LIMITS = Limits()
+
+Last = tuple[Move, State] | None
+"""The move that broke something, and where it led in a world without the others."""
 
 
 class Found(NamedTuple):
@@ -117,8 +120,7 @@ class Search:
                         return
             if world.failed is not None:
                 name, broken, move, after = world.failed
-                path = (*self._path(node), (move, after))
-                self.found = Found(name, broken, path)
+                self.found = Found(name, broken, self._path(node, (move, after)))
                 return
         self._frontier = following
         self.depth += bool(following)
@@ -132,20 +134,49 @@ class Search:
             return f"memory limit of {self.limits.memory / 2**20:,.0f} MiB"
         return None
 
-    def _path(self, node: Node) -> tuple[tuple[Move, State], ...]:
-        """Return the moves to a node, in states whose blocks keep their ids all the way."""
+    def _path(self, node: Node, last: Last = None) -> tuple[tuple[Move, State], ...]:
+        """Return the moves to a node, and out of it."""
         nodes = [node]
         while (parent := self._came[nodes[-1]]) is not None:
             nodes.append(parent)
-        plain = World(self.world.scope, symmetry=False)
-        here, path = plain.initial(), []
-        for target in reversed(nodes[:-1]):
-            for there, move in plain.successors(here):
-                if self.world.canonical(self.world.node(plain.state(there))) == target:
-                    here = there
-                    path.append((move, plain.state(here)))
-                    break
-        return tuple(path)
+        world = self.world
+        return run_again(world, [target.__eq__ for target in reversed(nodes[:-1])], last)
+
+
+def run_again(
+    world: World, targets: Sequence[Callable[[Node], bool]], last: Last = None
+) -> tuple[tuple[Move, State], ...]:
+    """Return the moves of a path, in states whose blocks keep their ids all the way.
+
+    `targets` recognise the renamed node after each move; `last` is one more move, that broke
+    something where the path ends.
+    """
+    plain = World(world.scope, symmetry=False)
+    here, path = plain.initial(), []
+    for is_target in targets:
+        for there, move in plain.successors(here):
+            if is_target(world.canonical(world.node(plain.state(there)))):
+                here = there
+                path.append((move, plain.state(here)))
+                break
+    if last is not None:
+        wanted, led_to = last
+        like = [
+            (move, plain.state(there))
+            for there, move in plain.successors(here)
+            if _without_blocks(move) == _without_blocks(wanted)
+        ]
+        # Of the moves that differ in their blocks only, the one that leads to the same state.
+        target = world.canonical(world.node(led_to))
+        same = (m for m in like if world.canonical(world.node(m[1])) == target)
+        path.append(next(same, like[0]))
+    return tuple(path)
+
+
+def _without_blocks(move: Move) -> tuple[object, ...]:
+    """Return a move without the ids that renaming changes."""
+    named = ((n, value) for n, value in move.args if n not in ("hits", "ids", "table"))
+    return (move.action, *named)
 
 
 def memory_in_use() -> int:

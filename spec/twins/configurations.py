@@ -122,7 +122,7 @@ FULL: tuple[World, ...] = (
     RequestWorld(4, 1, 2, 4, num_symbols=1),
     RequestWorld(2, 1, 2, 3, window=2),
     RequestWorld(2, 1, 1, 4, window=3),
-    RequestWorld(3, 1, 2, 4, window=3, num_symbols=1),
+    RequestWorld(3, 1, 3, 4, window=3, num_symbols=1),
     RequestWorld(3, 2, 5, 6, window=3, num_symbols=1),
     RequestWorld(2, 2, 1, 3, num_drafts=1),
     RequestWorld(2, 2, 1, 3, num_drafts=1, caching=False),

