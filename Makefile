@@ -37,7 +37,7 @@ results: $(INSTALLED) ## Record under docs/results/ what is explored and proved 
 	@$(BIN)/python -m conformance.results $(ARGS)
 
 twins: $(INSTALLED) ## Count the worlds with the models in Promela and Murphi (needs spin, rumur, cc)
-	@$(BIN)/python -m spec.twins.run $(ARGS)
+	@$(BIN)/python spec/twins/run.py $(ARGS)
 
 bench: $(INSTALLED) ## Measure how long a replay takes
 	@$(BIN)/python benchmarks/replay.py $(ARGS)
