@@ -149,6 +149,9 @@ def picture(machine: Machine, action: Action, found: Found) -> tuple[str, ...]:
         new = _entries(values[f"{name}.next"], signature, found, full=True)
         if text := _text({row: value for row, value in new.items() if old[row] != value}):
             lines.append(f"after   {name}: {text}")
+    if not lines[-1].startswith("after"):
+        # A model may show a fault that is what did not happen.
+        lines.append("after   nothing is different")
     return tuple(lines)
 
 

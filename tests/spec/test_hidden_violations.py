@@ -229,3 +229,12 @@ def test_a_block_that_is_not_full_is_unwritten_and_no_lie(world: World) -> None:
     for content in (None, Key(None, (97,))):
         names = [name for name, _ in broken(w.with_block(1, content=content))]
         assert names == ["nothing_unwritten_is_found"]
+
+
+def test_the_order_of_plain_blocks_is_nobodys_loss(world: World) -> None:
+    """Only sealed blocks have descendants; where the rest stands in the queue is free."""
+    w = world(4)
+    w.new("A", "abcde")
+    w.end("A")
+    step = w.steps[-1]._replace(after=w.with_pool(queue=(4, 2, 1, 3)))
+    assert seen("the_tail_is_evicted_before_the_head", step) == []

@@ -63,6 +63,45 @@ def test_what_left_the_window_stays_released_when_there_is_no_room(world: World)
     assert w.broken() == []
 
 
+def test_what_leaves_the_window_makes_room_in_the_same_call(world: World) -> None:
+    """The pool is full, and the block that the call releases is the one that it takes."""
+    w = world(2, sliding_window=2)
+    w.add("A", "abcdef")
+    w.allocate("A", 4)
+    w.run()
+    assert w.state.pool.queue == ()
+    assert w.allocate("A", 1) == (1,)
+    assert w.table("A") == (NULL, 2, 1)
+    assert w.broken() == []
+
+
+def test_a_shared_block_that_leaves_the_window_makes_no_room(world: World) -> None:
+    """Its other holder keeps it out of the queue."""
+    w = world(4, sliding_window=3)
+    w.new("A", "abc")
+    w.add("B", "abcde")
+    assert (w.admit("B"), w.table("B")) == ((3, 4), (1, 3, 4))
+    w.run(B="f")
+    w("propose", rid="B", drafts=(1, 1))
+    assert w.allocate("B", 3) is None
+    assert (w.table("B"), w.state.pool.queue) == ((NULL, 3, 4), ())
+    assert w.broken() == []
+
+
+def test_a_mistake_releases_nothing(world: World) -> None:
+    """A call that a guard refuses leaves even what has left the window."""
+    w = world(4, sliding_window=2)
+    w.add("A", "abcdef")
+    w.admit("A", 4)
+    w.run()
+    assert w.refused("allocate_slots", rid="A", num_tokens=3, hits=(), num_lookahead=0) == (
+        "tokens_beyond_the_request",
+        {"end": 7, "known": 6},
+    )
+    assert w.table("A") == (1, 2)
+    assert w.broken() == []
+
+
 def test_a_window_lets_a_request_outgrow_the_pool(world: World) -> None:
     """Only what is needed now counts, less the nulls; a chunk that is too large is refused."""
     w = world(2, sliding_window=2)
