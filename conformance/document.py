@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import argparse
 import sys
+import tomllib
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
+from typing import Any
 
+from conformance.reports import REPORTS
 from conformance.results import read
 from spec.invariants import REGISTRY
 from spec.pool import TRANSITIONS
 from spec.registry import Property
 from spec.state import BlockState
 
+SEEDED = Path(__file__).parents[1] / "tests" / "cases" / "seeded.toml"
 DOCUMENT = Path(__file__).parents[1] / "docs" / "invariants.md"
 
 LEVELS = {
@@ -124,7 +129,9 @@ NOT_TRUE = """## What is not true
 * **No two blocks carry one key.** Shortest path, two moves: `arrive(A, prompt 0)`,
   `arrive(B, prompt 0)`. The last token is always computed, so B seals a block of its own under A's
   key. Both are kept: a block table never changes behind a request's back.
-* **The cache is prefix-closed with a window.** A window leaves the head behind and keeps the tail.
+* **The cache is prefix-closed with a window.** Two usable blocks of one token, a window of 2, one
+  request: `arrive(A, prompt 00)`, `run`, one more token. The head leaves the window and is evicted
+  at once; its child stays cached.
 * **The cache is prefix-closed whatever happens.** A key that is taken back, because nobody wrote
   its block, may have been the copy through which a child was found. `tests/proof/test_order.py`
   holds two runs in which the child then outlives its parent. Both need a block that is found behind
@@ -238,9 +245,22 @@ def _properties() -> Iterator[str]:
             f"- **Proved:** {_proved(p)}\n"
             f"- **Matched to code:** `kvspec check`, `kvspec replay --check full`, "
             f"`tests/cases`, `tests/refinement`\n"
+            f"- **Faults it names**, in `tests/cases/seeded.toml`: {_faults(p)}\n"
+            f"- **Reports of its kind:** {'; '.join(REPORTS.get(p.name, ('none known to us',)))}\n"
             f"- **Kept by:** {kept}\n"
             f"- **Predicate:** `{p.check.__module__}.{p.name}`\n"
         )
+
+
+def _faults(p: Property) -> str:
+    """Return the seeded faults of production that lockstep names after a property."""
+    names = [fault["name"] for fault in _seeded() if fault["named"] == p.name]
+    return "; ".join(names) or "none; it is held by its own violations"
+
+
+@cache
+def _seeded() -> Any:  # noqa: ANN401  # rows of a table of ours
+    return tomllib.loads(SEEDED.read_text(encoding="utf-8"))["fault"]
 
 
 def _explored(p: Property) -> str:
