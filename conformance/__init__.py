@@ -2,6 +2,5 @@
 
 Import order: trace_format, trace_files, workload, subject, twin, view,
 divergence, lockstep, adapters, driver, batch, walk, replay, production, tour, shard, frontier,
-prove, output, steptable, graph_page, explore_command, prove_command, results, reports, document,
-check, cli.
+prove, output, steptable, graph_page, explore_command, prove_command, results, document, check, cli.
 """

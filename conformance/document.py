@@ -10,13 +10,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from conformance.reports import REPORTS
 from conformance.results import read
 from spec.invariants import REGISTRY
 from spec.pool import TRANSITIONS
 from spec.registry import Property
 from spec.state import BlockState
 
+REPORTS = Path(__file__).with_name("reports.toml")
 SEEDED = Path(__file__).parents[1] / "tests" / "cases" / "seeded.toml"
 DOCUMENT = Path(__file__).parents[1] / "docs" / "invariants.md"
 
@@ -26,52 +26,9 @@ LEVELS = {
     "PM": "the pool and the manager",
 }
 
-KEPT_BY: dict[str, tuple[str, ...]] = {
-    "a_block_handed_out_is_clean": ("block_pool.BlockPool.get_new_blocks",),
-    "a_settled_block_never_changes": ("manager.KVCacheManager.get_computed_blocks",),
-    "a_hit_leaves_a_token_to_compute": ("manager.KVCacheManager.get_computed_blocks",),
-    "equal_keys_mean_equal_prefixes": ("hashing.HashChain", "hashing.generate_extra_keys"),
-    "a_repeated_prompt_hits": (
-        "attention.FullAttention.find_longest_cache_hit",
-        "attention.SlidingWindow.find_longest_cache_hit",
-    ),
-    "hits_and_new_blocks_are_disjoint": ("manager.KVCacheManager.allocate_slots",),
-    "admission_is_exact": ("manager.KVCacheManager.allocate_slots",),
-    "what_cannot_fit_is_refused_at_once": ("manager.KVCacheManager.allocate_slots",),
-    "a_refused_call_changes_nothing": ("manager.KVCacheManager.allocate_slots",),
-    "the_tail_is_evicted_before_the_head": ("manager.KVCacheManager.free",),
-    "the_oldest_release_is_evicted_first": ("free_queue.FreeKVCacheBlockQueue.append_n",),
-    "positions_never_move": ("attention.SlidingWindow.remove_skipped_blocks",),
-    "reset_only_when_idle": ("block_pool.BlockPool.reset_prefix_cache",),
-    "the_null_block_is_inert": (
-        "block_pool.BlockPool.touch",
-        "block_pool.BlockPool.free_blocks",
-        "block_pool.BlockPool.cache_full_blocks",
-    ),
-    "the_free_queue_is_a_chain": ("free_queue.FreeKVCacheBlockQueue",),
-    "a_block_is_free_exactly_when_nobody_holds_it": (
-        "block_pool.BlockPool.touch",
-        "block_pool.BlockPool.free_blocks",
-    ),
-    "ref_cnt_counts_the_holders": (
-        "block_pool.BlockPool.get_new_blocks",
-        "block_pool.BlockPool.touch",
-        "block_pool.BlockPool.free_blocks",
-    ),
-    "free_and_held_and_null_make_the_pool": ("block_pool.BlockPool.check",),
-    "the_index_and_the_blocks_agree": ("block_index.BlockIndex", "block_pool.BlockPool.unpublish"),
-    "only_sealed_blocks_are_shared": ("block_pool.BlockPool.touch",),
-    "every_block_is_in_one_of_five_states": ("block.KVCacheBlock.state",),
-    "only_full_blocks_have_a_hash": ("manager.KVCacheManager.allocate_slots",),
-    "nothing_unwritten_is_found": ("manager.KVCacheManager.free",),
-    "a_key_tells_the_content": ("hashing.HashChain", "manager.KVCacheManager.allocate_slots"),
-    "a_writer_owns_its_block": ("block_pool.BlockPool.cache_full_blocks",),
-    "a_request_reads_its_own_prefix": ("manager.KVCacheManager.allocate_slots",),
-    "unconfirmed_tokens_are_never_sealed": ("manager.KVCacheManager.allocate_slots",),
-    "the_cache_is_prefix_closed": ("manager.KVCacheManager.free",),
-    "skipped_positions_show_null": ("attention.SlidingWindow.remove_skipped_blocks",),
-    "an_idle_pool_is_whole": ("manager.KVCacheManager.free",),
-}
+KEPT_BY: dict[str, list[str]] = tomllib.loads(
+    Path(__file__).with_name("kept_by.toml").read_text(encoding="utf-8")
+)
 """Where production keeps each property, below `kvcache`."""
 
 TOP = """# The properties
@@ -246,21 +203,24 @@ def _properties() -> Iterator[str]:
             f"- **Matched to code:** `kvspec check`, `kvspec replay --check full`, "
             f"`tests/cases`, `tests/refinement`\n"
             f"- **Faults it names**, in `tests/cases/seeded.toml`: {_faults(p)}\n"
-            f"- **Reports of its kind:** {'; '.join(REPORTS.get(p.name, ('none known to us',)))}\n"
+            f"- **Reports of its kind:** {_reports(p)}\n"
             f"- **Kept by:** {kept}\n"
             f"- **Predicate:** `{p.check.__module__}.{p.name}`\n"
         )
 
 
 def _faults(p: Property) -> str:
-    """Return the seeded faults of production that lockstep names after a property."""
-    names = [fault["name"] for fault in _seeded() if fault["named"] == p.name]
+    names = [fault["name"] for fault in _table(SEEDED)["fault"] if fault["named"] == p.name]
     return "; ".join(names) or "none; it is held by its own violations"
 
 
+def _reports(p: Property) -> str:
+    return "; ".join(_table(REPORTS).get(p.name, ["none known to us"]))
+
+
 @cache
-def _seeded() -> Any:  # noqa: ANN401  # rows of a table of ours
-    return tomllib.loads(SEEDED.read_text(encoding="utf-8"))["fault"]
+def _table(file: Path) -> dict[str, Any]:
+    return tomllib.loads(file.read_text(encoding="utf-8"))
 
 
 def _explored(p: Property) -> str:
@@ -278,7 +238,7 @@ def _proved(p: Property) -> str:
 
 
 def _kind(p: Property) -> str:
-    return "a state" if p.kind == "state" else "a call"
+    return {"state": "a state"}.get(p.kind, "a call")
 
 
 def main(arguments: list[str] | None = None) -> int:
