@@ -16,7 +16,7 @@ from rich.text import Text
 from conformance import check as checks
 from conformance.explore_command import explore_command
 from conformance.lockstep import Check
-from conformance.output import refuse_bad_output, write_output
+from conformance.output import between, refuse_bad_output, write_output
 from conformance.prove_command import prove_command
 from conformance.replay import ReplayPlan, Report, replay
 from conformance.workload import TraceError, open_trace
@@ -45,15 +45,18 @@ TraceFile = Annotated[
     typer.Argument(help="A Mooncake JSONL or a kv-cache-tester JSON file.", show_default=False),
 ]
 Blocks = Annotated[
-    int, typer.Option(help="Blocks of the pool, null included.", min=2, max=MAX_BLOCKS)
+    int,
+    typer.Option(
+        help="Blocks of the pool, null included.",
+        callback=between(2, MAX_BLOCKS, "a pool has null and at least one block to hand out"),
+    ),
 ]
 BlockSize = Annotated[
     int,
     typer.Option(
         help="Tokens of a block. 1 replays one token for each id of the trace: the same hits as "
         "with blocks of one id, and figures in the trace's own tokens.",
-        min=1,
-        max=1 << 20,
+        callback=between(1, 1 << 20, "a block holds at least one token"),
     ),
 ]
 Sequential = Annotated[
@@ -74,12 +77,18 @@ Checked = Annotated[
     ),
 ]
 Limit = Annotated[
-    int | None, typer.Option(help="Use the first K requests.", min=1, max=1 << 31, metavar="K")
+    int | None,
+    typer.Option(
+        help="Use the first K requests.",
+        callback=between(1, 1 << 31, "a replay needs a request"),
+        metavar="K",
+    ),
 ]
 Window = Annotated[
     int | None,
     typer.Option(
-        help="Sliding window, in tokens of the replay. Default: full attention.", min=2, max=1 << 31
+        help="Sliding window, in tokens of the replay. Default: full attention.",
+        callback=between(2, 1 << 31, "a query reads itself and at least one token before it"),
     ),
 ]
 NoCaching = Annotated[bool, typer.Option("--no-caching", help="Switch prefix caching off.")]

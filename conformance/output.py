@@ -1,13 +1,28 @@
-"""Files that a command writes: refused before the work if they cannot be, written after it."""
+"""What the commands share: numbers that are refused by name, files that are written after the work.
+
+A file that cannot be written is refused before the work, so that none is lost.
+"""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import typer
 
 BAD_INPUT = 2
+
+
+def between(least: int, most: int, because: str) -> Callable[[int | None], int | None]:
+    """Return a check of an option's number, whose error shows the number and what to give."""
+
+    def checked(value: int | None) -> int | None:
+        if value is not None and not least <= value <= most:
+            raise typer.BadParameter(f"{value}: {because}; give a number from {least} to {most}")
+        return value
+
+    return checked
 
 
 def refuse_bad_output(path: Path, *inputs: Path, option: str = "--json") -> None:
