@@ -89,11 +89,22 @@ def diagnose(
         for name, instance in chain(broken(step, levels), broken(view, levels)):
             yield name, Difference(what, *instance)
         for d in found_all:
-            yield "refinement", d._replace(what=what)
+            yield _left(call, base, seen, levels), d._replace(what=what)
         yield "refinement", Difference("what the call touched, as it is looked at", None, "-", "-")
 
     name, difference = next(candidates())
     return Divergence(name, call, difference, holders_of(base, difference.block))
+
+
+def _left(call: Call, s: State, seen: Snapshot, levels: str) -> str:
+    """Return the name of a difference that no predicate flags.
+
+    The predicate for the order of release speaks of sealed blocks; when a request ends and the
+    right blocks are free in another order, the order is wrong with the others too.
+    """
+    turned = seen.queue != s.pool.queue and sorted(seen.queue) == sorted(s.pool.queue)
+    ended = call.action in ("free", "preempt", "finish") and "M" in levels
+    return "the_tail_is_evicted_before_the_head" if turned and ended else "refinement"
 
 
 GUARDED = {
