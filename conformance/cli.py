@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Annotated, cast
 
 import typer
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
@@ -16,12 +15,21 @@ from rich.text import Text
 from conformance import check as checks
 from conformance.explore_command import explore_command
 from conformance.lockstep import Check
-from conformance.output import between, refuse_bad_output, write_output
+from conformance.output import (
+    BAD_INPUT,
+    CLEAN,
+    INTERRUPTED,
+    VIOLATION,
+    between,
+    err,
+    out,
+    refuse_bad_output,
+    write_output,
+)
 from conformance.prove_command import prove_command
 from conformance.replay import ReplayPlan, Report, replay
 from conformance.workload import TraceError, open_trace
 
-CLEAN, VIOLATION, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 MAX_BLOCKS = 20_000_000
 
 app = typer.Typer(
@@ -31,8 +39,6 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_show_locals=False,
 )
-out = Console(highlight=False, markup=False, emoji=False)
-err = Console(stderr=True, highlight=False, markup=False, emoji=False)
 
 
 @app.callback()

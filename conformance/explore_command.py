@@ -9,13 +9,21 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from conformance.frontier import RayWorkers, explore_in_parallel
 from conformance.graph_page import TooManyStates, graph_page
-from conformance.output import refuse_bad_output, write_output
+from conformance.output import (
+    BAD_INPUT,
+    CLEAN,
+    INTERRUPTED,
+    VIOLATION,
+    err,
+    out,
+    refuse_bad_output,
+    write_output,
+)
 from conformance.steptable import step_table
 from spec.explore import Limits, Result, Search
 from spec.pool import TRANSITIONS
@@ -23,11 +31,6 @@ from spec.reachable import REACHABLE
 from spec.scope import Scope, all_prompts
 from spec.state import Config
 from spec.worlds import WORLDS, Counts
-
-out = Console(highlight=False, markup=False, emoji=False)
-err = Console(stderr=True, highlight=False, markup=False, emoji=False)
-
-CLEAN, VIOLATION, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 
 
 def explore_command(  # noqa: PLR0913, PLR0917  # each option of the command is an argument

@@ -1,4 +1,4 @@
-"""What the commands share: numbers that are refused by name, files that are written after the work.
+"""What the commands share: consoles, exit statuses, refused numbers, files written after the work.
 
 A file that cannot be written is refused before the work, so that none is lost.
 """
@@ -10,8 +10,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import typer
+from rich.console import Console
 
-BAD_INPUT = 2
+CLEAN, VIOLATION, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
+"""Exit statuses of every command."""
+
+# Paths and values of a trace are no markup.
+out = Console(highlight=False, markup=False, emoji=False)
+err = Console(stderr=True, highlight=False, markup=False, emoji=False)
 
 
 def between(least: int, most: int, because: str) -> Callable[[int | None], int | None]:

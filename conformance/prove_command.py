@@ -10,14 +10,19 @@ from types import ModuleType
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from conformance.output import BAD_INPUT, refuse_bad_output, write_output
+from conformance.output import (
+    BAD_INPUT,
+    CLEAN,
+    INTERRUPTED,
+    VIOLATION,
+    err,
+    out,
+    refuse_bad_output,
+    write_output,
+)
 from spec.worlds import WORLDS
-
-out = Console(highlight=False, markup=False, emoji=False)
-err = Console(stderr=True, highlight=False, markup=False, emoji=False)
 
 
 def prover() -> ModuleType | None:
@@ -84,7 +89,7 @@ def prove_command(
         f"{'every check holds' if data['ok'] else 'and something does not hold'}",
         style="green" if data["ok"] else "red",
     )
-    raise typer.Exit(0 if data["ok"] else 1)
+    raise typer.Exit(CLEAN if data["ok"] else VIOLATION)
 
 
 def _export(prove: ModuleType, folder: Path) -> None:
@@ -114,5 +119,5 @@ def _prove(prove: ModuleType, jobs: int, bridge: str | None) -> dict[str, Any]:
             )
     except KeyboardInterrupt:
         err.print("kvspec: interrupted", style="yellow")
-        raise typer.Exit(130) from None
+        raise typer.Exit(INTERRUPTED) from None
     return data

@@ -17,8 +17,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
+from conformance.output import out
 from conformance.prove_command import prover
 from spec.explore import Search
 from spec.liveness import stuck
@@ -47,8 +46,6 @@ SPECIFIED = (
 
 LIVELY = ("full", "window-blocks-of-2", "drafts", "no-caching", "three-requests")
 """Worlds whose every state is asked whether it can come to rest and serve again."""
-
-out = Console(highlight=False, markup=False, emoji=False)
 
 
 def digest_of_spec() -> str:

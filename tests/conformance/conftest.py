@@ -16,7 +16,7 @@ from typing import Any, cast
 import pytest
 from typer.testing import CliRunner
 
-from conformance import cli
+from conformance import cli, output
 from conformance.adapters.reference import Reference
 from conformance.lockstep import ACTIONS
 from conformance.subject import BlockView, Capabilities, Refusal, Snapshot, Subject
@@ -203,8 +203,8 @@ def kvspec(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     """Return a way to run the command in this process, on a wide terminal without colours."""
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.setenv("TERM", "dumb")
-    monkeypatch.setattr(cli.out, "_width", 200)
-    monkeypatch.setattr(cli.err, "_width", 200)
+    monkeypatch.setattr(output.out, "_width", 200)
+    monkeypatch.setattr(output.err, "_width", 200)
     return lambda *args: CliRunner().invoke(cli.app, [str(arg) for arg in args])
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from conformance import cli, explore_command, prove_command
+from conformance import cli, explore_command, output, prove_command
 from spec import statemachine as right
 from spec.state import State
 from spec.worlds import WORLDS, Counts
@@ -24,9 +24,8 @@ def kvspec(monkeypatch: pytest.MonkeyPatch) -> Command:
     """Return a way to run the command in this process, on a wide terminal without colours."""
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.setenv("TERM", "dumb")
-    for module in (explore_command, prove_command):
-        monkeypatch.setattr(module.out, "_width", 200)
-        monkeypatch.setattr(module.err, "_width", 200)
+    monkeypatch.setattr(output.out, "_width", 200)
+    monkeypatch.setattr(output.err, "_width", 200)
     return lambda *args: CliRunner().invoke(cli.app, [str(arg) for arg in args])
 
 
@@ -164,7 +163,7 @@ def test_the_line_of_a_violation_is_one_line_on_a_narrow_terminal(
 ) -> None:
     """A tool that reads the line finds it whole, as with the other commands."""
     monkeypatch.setattr(right, "get_computed_blocks", lambda _, rid: ())  # noqa: ARG005
-    monkeypatch.setattr(explore_command.out, "_width", 80)
+    monkeypatch.setattr(output.out, "_width", 80)
     result = kvspec("explore", "--config", "full-1")
     assert result.exit_code == 1
     line = r"^kvspec violation: property=a_repeated_prompt_hits .* found_by=explore$"
