@@ -8,8 +8,8 @@ import time
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
-from conformance.prove_command import prover
 from conformance.replay import ReplayPlan, Report, replay
+from conformance.solvers import prover
 from conformance.workload import GeneratedWorkload
 from spec.explore import Search
 from spec.worlds import WORLDS

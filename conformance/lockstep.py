@@ -79,6 +79,8 @@ class Lockstep:
         self.sweep_every = sweep_every or max(1_000, self.config.num_gpu_blocks)
         self.calls = 0
         self.levels = "PM"
+        self.on_step: Callable[[Step], None] | None = None
+        """Is told of every call under full checks, with the states around it."""
         self.state = initial(self.config)
         self._twin: TwinPool | None = None
         if check == "incremental":
@@ -198,6 +200,8 @@ class Lockstep:
             seen = self._see(call, self.subject.snapshot)
             failed = chain(broken(step, self.levels), broken(self.state, self.levels))
             differs = any(True for _ in chain(differences(self.state, seen), failed))
+            if self.on_step is not None:
+                self.on_step(step)
         if differs:
             if self._twin is not None:
                 before = before._replace(pool=self._twin.before())

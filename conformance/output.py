@@ -11,6 +11,7 @@ from pathlib import Path
 
 import typer
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 CLEAN, VIOLATION, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 """Exit statuses of every command."""
@@ -53,3 +54,16 @@ def write_output(path: Path, text: str) -> None:
     except OSError as error:
         typer.echo(f"kvspec: {path}: cannot be written: {error.strerror}", err=True)
         raise typer.Exit(BAD_INPUT) from error
+
+
+def counted() -> Progress:
+    """Return a bar of things done out of a known number; silent where nobody looks."""
+    return Progress(
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=err,
+        transient=True,
+        disable=not err.is_terminal,
+    )

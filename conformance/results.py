@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from conformance.output import out
-from conformance.prove_command import prover
+from conformance.solvers import prover
 from spec.explore import Search
 from spec.liveness import stuck
 from spec.pairs import PairResult, salts_do_not_see_each_other, the_cache_changes_no_answer

@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from conformance import cli, explore_command, output, prove_command
+from conformance import cli, output
+from conformance.commands import explore as explore_command
+from conformance.commands import prove as prove_command
 from spec import statemachine as right
 from spec.state import State
 from spec.worlds import WORLDS, Counts

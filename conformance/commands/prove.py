@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json as jsonlib
 import os
 from pathlib import Path
@@ -10,29 +9,20 @@ from types import ModuleType
 from typing import Annotated, Any
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from conformance.output import (
     BAD_INPUT,
     CLEAN,
     INTERRUPTED,
     VIOLATION,
+    counted,
     err,
     out,
     refuse_bad_output,
     write_output,
 )
+from conformance.solvers import prover
 from spec.worlds import WORLDS
-
-
-def prover() -> ModuleType | None:
-    """Return the module that proves, or None where the solvers are not installed."""
-    try:
-        return importlib.import_module("conformance.prove")
-    except ModuleNotFoundError as error:
-        if error.name not in ("z3", "cvc5"):
-            raise
-        return None
 
 
 def prove_command(
@@ -103,15 +93,7 @@ def _export(prove: ModuleType, folder: Path) -> None:
 
 def _prove(prove: ModuleType, jobs: int, bridge: str | None) -> dict[str, Any]:
     try:
-        with Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            console=err,
-            transient=True,
-            disable=not err.is_terminal,
-        ) as progress:
+        with counted() as progress:
             task = progress.add_task("obligations", total=len(list(prove.proof.questions())))
             steps = None if bridge is None else prove.explored(WORLDS[bridge].scope)
             data: dict[str, Any] = prove.run_proofs(
