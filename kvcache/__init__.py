@@ -3,8 +3,9 @@
 `KVCacheManager` serves requests (chapter 5.4), `BlockPool` serves blocks (chapter 5.2 and 5.3), and
 every refusal is a `KVCacheError` with a stable rule name.
 
-Import order: errors, config, hashing, block, free_queue, block_index, request, block_pool,
-attention, stats, admission, manager.
+Import order: errors, config, interface, hashing, block, free_queue, block_index, request,
+block_pool, attention, stats, admission, manager, planning_errors, planning, encoder_errors,
+encoder_cache.
 """
 
 from kvcache.attention import AttentionKind, FullAttention, SlidingWindow, attention_kind
@@ -12,6 +13,17 @@ from kvcache.block import BlockState, KVCacheBlock
 from kvcache.block_index import BlockIndex
 from kvcache.block_pool import BlockPool, PoolListener
 from kvcache.config import CacheConfig
+from kvcache.encoder_cache import EncoderCacheManager
+from kvcache.encoder_errors import (
+    EncoderInputDiffers,
+    EncoderInputHeld,
+    EncoderInputNotHeld,
+    EncoderInputTooLarge,
+    InvalidEncoderCacheSize,
+    NoSuchEncoderInput,
+    NotEnoughEncoderCache,
+    RequestIdHoldsInputs,
+)
 from kvcache.errors import (
     AlreadyInFreeQueue,
     AlreadySealed,
@@ -53,7 +65,34 @@ from kvcache.hashing import (
     encode_extra_keys,
     generate_extra_keys,
 )
+from kvcache.interface import (
+    FullAttentionSpec,
+    KVCacheConfig,
+    KVCacheGroupSpec,
+    KVCacheSpec,
+    KVCacheTensor,
+    MLAAttentionSpec,
+    SlidingWindowSpec,
+)
 from kvcache.manager import KVCacheManager
+from kvcache.planning import (
+    PlanningConfig,
+    check_enough_kv_cache_memory,
+    estimate_max_model_len,
+    get_kv_cache_config,
+    max_concurrency_of,
+    num_blocks_of,
+    unify_hybrid_kv_cache_specs,
+    unify_kv_cache_configs,
+)
+from kvcache.planning_errors import (
+    LayersDiffer,
+    MemoryBelowOneRequest,
+    NoAttentionLayers,
+    NoMemoryForBlocks,
+    NoWorkers,
+    WorkersDiffer,
+)
 from kvcache.request import LoRARequest, MultiModalItem, Request
 from kvcache.stats import PrefixCacheStats, PrefixCachingMetrics
 
@@ -68,13 +107,20 @@ __all__ = [
     "BuiltinKey",
     "CacheConfig",
     "ComputedWithoutBlocks",
+    "EncoderCacheManager",
+    "EncoderInputDiffers",
+    "EncoderInputHeld",
+    "EncoderInputNotHeld",
+    "EncoderInputTooLarge",
     "ForeignBlock",
     "FreeKVCacheBlockQueue",
     "FullAttention",
+    "FullAttentionSpec",
     "HashChain",
     "HitsForRunningRequest",
     "HitsWithPromptLogprobs",
     "HitsWithoutCaching",
+    "InvalidEncoderCacheSize",
     "InvalidLookahead",
     "InvalidPoolSize",
     "InvalidRequest",
@@ -82,33 +128,56 @@ __all__ = [
     "InvalidTokenCount",
     "InvalidTokenId",
     "KVCacheBlock",
+    "KVCacheConfig",
     "KVCacheError",
+    "KVCacheGroupSpec",
     "KVCacheManager",
+    "KVCacheSpec",
+    "KVCacheTensor",
+    "LayersDiffer",
     "LoRARequest",
+    "MLAAttentionSpec",
+    "MemoryBelowOneRequest",
     "MultiModalItem",
     "NegativeBlockCount",
+    "NoAttentionLayers",
+    "NoMemoryForBlocks",
+    "NoSuchEncoderInput",
+    "NoWorkers",
     "NotEnoughBlocks",
+    "NotEnoughEncoderCache",
     "NotInFreeQueue",
     "NothingConfirmed",
     "NullHitIsReadable",
     "PendingBlockShared",
+    "PlanningConfig",
     "PoolListener",
     "PrefixCacheStats",
     "PrefixCachingMetrics",
     "ReleasedTooOften",
     "Request",
+    "RequestIdHoldsInputs",
     "RequestIdInUse",
     "RequestTooLarge",
     "SealRangeInvalid",
     "SealedByMany",
     "SlidingWindow",
+    "SlidingWindowSpec",
     "StaleHit",
     "StepHasNotRun",
     "TokensBeyondModelLength",
     "TokensBeyondRequest",
     "TouchedUnsealed",
     "UnpublishRefused",
+    "WorkersDiffer",
     "attention_kind",
+    "check_enough_kv_cache_memory",
     "encode_extra_keys",
+    "estimate_max_model_len",
     "generate_extra_keys",
+    "get_kv_cache_config",
+    "max_concurrency_of",
+    "num_blocks_of",
+    "unify_hybrid_kv_cache_specs",
+    "unify_kv_cache_configs",
 ]

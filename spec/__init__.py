@@ -5,5 +5,6 @@ may do), `invariants.py` (what is true of every state), `steps.py` (what is true
 Everything is pure and immutable and needs the standard library only.
 
 Import order: state, pool, statemachine, registry, steps, invariants, reachable,
-scope, encoding, world, explore, liveness, worlds, pairs, proof, twins.
+scope, encoding, world, explore, liveness, worlds, pairs, encoder_cache, encoder_properties,
+encoder_explore, encoder_worlds, workers, proof, twins.
 """

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from ast import literal_eval
 from hashlib import blake2b
-from typing import Any
+from typing import Any, cast
 
-from spec.state import Block, Frozen, Key, Pool, Request
+from spec.state import Block, Frozen, Key, Pool, Request, key_of_chain
 
 DIGEST_BYTES = 16
 
@@ -31,9 +31,12 @@ def pool_from_bytes(data: bytes) -> Pool:
     """Return the pool that the bytes stand for."""
     blocks, queue, index = literal_eval(data.decode())
     return Pool(
-        tuple(Block(count, _key(key), _key(held), writer) for count, key, held, writer in blocks),
+        tuple(
+            Block(count, key_of_chain(key), key_of_chain(held), writer)
+            for count, key, held, writer in blocks
+        ),
         queue,
-        Frozen({_named(key): copies for key, copies in index}),
+        Frozen({cast("Key", key_of_chain(key)): copies for key, copies in index}),
     )
 
 
@@ -52,7 +55,8 @@ def request_from_bytes(data: bytes) -> Request | None:
     if fields is None:
         return None
     r = Request(*fields)
-    return r._replace(keys=tuple(_named(key) for key in r.keys))
+    chains = cast("tuple[Any, ...]", r.keys)
+    return r._replace(keys=tuple(cast("Key", key_of_chain(chain)) for chain in chains))
 
 
 def _plain(key: Key | None) -> tuple[Any, ...]:
@@ -62,15 +66,3 @@ def _plain(key: Key | None) -> tuple[Any, ...]:
         chain.append((key.tokens, key.extra))
         key = key.parent
     return tuple(reversed(chain))
-
-
-def _key(chain: tuple[Any, ...]) -> Key | None:
-    return _named(chain) if chain else None
-
-
-def _named(chain: Any) -> Key:  # noqa: ANN401  # it comes from outside as plain data
-    key: Key | None = None
-    for tokens, extra in chain:
-        key = Key(key, tokens, extra)
-    assert key is not None, f"{chain!r} names nothing"
-    return key

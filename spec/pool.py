@@ -28,7 +28,7 @@ TRANSITIONS: Mapping[str, frozenset[tuple[BlockState, BlockState]]] = {
     "unpublish": frozenset({(IN_USE_CACHED, IN_USE)}),
     "reset": frozenset({(FREE_CACHED, FREE)}),
 }
-"""Every transition that a block can make in one effect. There is no other way to move."""
+"""Every transition of a block by one mention of it in an effect. There is no other way to move."""
 
 
 class Refused(Exception):  # noqa: N818  # a refusal is an answer, not an error of the specification

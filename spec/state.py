@@ -58,14 +58,15 @@ class Key:
         while key is not None:
             chain.append((key.tokens, key.extra))
             key = key.parent
-        return _key_of_chain, (chain[::-1],)
+        return key_of_chain, (chain[::-1],)
 
     def __repr__(self) -> str:
         before = "" if self.parent is None else "..."
         return f"<{before}{' '.join(map(str, self.tokens))}{self.extra or ''}>"
 
 
-def _key_of_chain(chain: list[tuple[tuple[int, ...], Extra]]) -> Key | None:
+def key_of_chain(chain: Iterable[tuple[tuple[int, ...], Extra]]) -> Key | None:
+    """Return the key of a prefix: tokens and extras of its blocks, the first block first."""
     key: Key | None = None
     for tokens, extra in chain:
         key = Key(key, tokens, extra)
@@ -105,8 +106,9 @@ class Config(NamedTuple):
     enable_caching: bool = True
     sliding_window: int | None = None
     free_rule: str = "append"
-    """`append`: an idle block goes to the tail. `unhashed_first`: an idle block without a key goes
-    to the head, last in first out, and one with a key to the tail."""
+    """`append`: an idle block goes to the tail. `unhashed_first`: idle blocks without a key go to
+    the head, those of one call in its order, before those of earlier calls; one with a key goes to
+    the tail."""
 
     @property
     def usable(self) -> int:
@@ -183,8 +185,8 @@ class Pool(NamedTuple):
         return self._replace(queue=tuple(b for b in self.queue if b not in gone))
 
     def enqueue(self, tail: Iterable[int], head: Iterable[int] = ()) -> Pool:
-        """Return the pool with `tail` appended and `head` pushed one by one at the front."""
-        return self._replace(queue=(*reversed(tuple(head)), *self.queue, *tail))
+        """Return the pool with `head` before the queue and `tail` behind it, in their order."""
+        return self._replace(queue=(*head, *self.queue, *tail))
 
     def publish(self, b: int, key: Key) -> Pool:
         """Return the pool in which `b` is the last copy of `key`."""

@@ -227,9 +227,9 @@ class Outcome(NamedTuple):
 def run_step(s: State, outcomes: Mapping[str, Outcome]) -> State:
     """Everything scheduled runs: slots are written, drafts judged, pending blocks are settled."""
     # GUARD
-    flying = {rid for rid, r in s.requests.items() if r.in_flight}
-    if flying != set(outcomes):
-        raise Refused("a_step_runs_all_that_is_scheduled", scheduled=flying, ran=set(outcomes))
+    flying = sorted(rid for rid, r in s.requests.items() if r.in_flight)
+    if flying != sorted(outcomes):
+        raise Refused("a_step_runs_all_that_is_scheduled", scheduled=flying, ran=sorted(outcomes))
     for rid, (accepted, sampled) in outcomes.items():
         drafted = s.requests[rid].end - len(s.requests[rid].tokens)
         if not 0 <= accepted <= max(0, drafted) or (sampled and drafted < 0):

@@ -186,7 +186,7 @@ def released(s: View, t: View, p: View, earlier: Formula = backwards) -> Conditi
                 And(s.queued(b), tail[c]),
                 And(head[b], Or(s.queued(c), tail[c])),
                 And(tail[b], tail[c], earlier(pos(b), pos(c))),
-                And(head[b], head[c], earlier(pos(c), pos(b))),
+                And(head[b], head[c], earlier(pos(b), pos(c))),
             ),
         ),
     }

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from spec.pool import (
     release_effect,
@@ -25,6 +25,7 @@ RealStep: TypeAlias = tuple[State, str, Mapping[str, Any], State]
 """State before, action, arguments, state after."""
 
 Holder: TypeAlias = tuple[object, ...]
+T = TypeVar("T")
 
 
 class Move(NamedTuple):
@@ -74,6 +75,18 @@ class PoolMoves:
         """Touch a block."""
         pool = touch_effect(self.pool, [b])
         self._note("touch", pool, {"v": b, "h": holder}, b, self.held[b] | {holder})
+
+    def one_by_one(self, mentions: Iterable[tuple[int, T]]) -> list[tuple[int, T]]:
+        """Return mentions in the order in which single releases leave the queue as one call does.
+
+        What enters at the head enters in the call's order, so one by one the last must come first.
+        """
+        named = list(mentions)
+        if self.free_rule == "append":
+            return named
+        plain = [mention for mention in named if self.pool.blocks[mention[0]].key is None]
+        keyed = [mention for mention in named if self.pool.blocks[mention[0]].key is not None]
+        return keyed + plain[::-1]
 
     def release(self, b: int, holder: Holder) -> None:
         """Release a block."""
@@ -196,7 +209,7 @@ def pool_steps(step: RealStep) -> Iterator[Move]:
 
 
 def _free_blocks(moves: PoolMoves, args: Mapping[str, Any]) -> None:
-    for b in args["ids"]:
+    for b, _ in moves.one_by_one((b, None) for b in args["ids"]):
         if b != NULL:
             (*_, holder) = sorted(moves.held[b], key=lambda h: (h[0] == "loose", str(h)))
             moves.release(b, holder)
@@ -222,9 +235,9 @@ def _allocate(moves: PoolMoves, before: State, after: State, args: Mapping[str, 
     rid = args["rid"]
     old, r = before.requests[rid].table or (), after.requests[rid]
     new = r.table or ()
-    for i in reversed(range(len(old))):
-        if old[i] != new[i]:
-            moves.release(old[i], (rid, i))
+    left = [(old[i], (rid, i)) for i in reversed(range(len(old))) if old[i] != new[i]]
+    for b, holder in moves.one_by_one(left):
+        moves.release(b, holder)
     num_hits = r.num_hits if before.requests[rid].table is None else 0
     for i in range(len(old), len(new)):
         if i < num_hits and new[i] != NULL:
@@ -242,7 +255,7 @@ def _free(moves: PoolMoves, before: State, after: State, rid: str) -> None:
     for b in table:
         if before.pool.blocks[b].key is not None and after.pool.blocks[b].key is None:
             moves.unpublish(b)
-    entries = list(enumerate(table))
-    for i, b in reversed(entries) if before.config.enable_caching else entries:
+    entries = [(b, (rid, i)) for i, b in enumerate(table)]
+    for b, holder in moves.one_by_one(entries[::-1] if before.config.enable_caching else entries):
         if b != NULL:
-            moves.release(b, (rid, i))
+            moves.release(b, holder)

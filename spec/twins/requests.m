@@ -59,6 +59,7 @@ var
   content: array [Block] of Word;       -- ghost: the word whose last tokens were written here
   queue: array [0..(usable_blocks - 1)] of Entry;
   num_free: Blocks;
+  entered: Blocks;
   requests: array [Id] of Request;
 
 -- Words
@@ -157,15 +158,17 @@ begin
   num_free := left;
 end;
 
+-- `entered` counts what entered at the head in the move that is being made; between moves it is 0.
 procedure enter_queue(b: Block);
 var at: Blocks;
 begin
   at := num_free;
   if unhashed_first = 1 & key[b] = no_word then
-    while at > 0 do
+    while at > entered do
       queue[at] := queue[at - 1];
       at := at - 1;
     end;
+    entered := entered + 1;
   end;
   queue[at] := b;
   num_free := num_free + 1;
@@ -271,6 +274,7 @@ begin
     release(requests[r].table[i]);
     requests[r].table[i] := null;
   end;
+  entered := 0;
 end;
 
 procedure append_entry(r: Id; e: Entry);
@@ -368,6 +372,7 @@ begin
     for i: Index do
       if caching = 1 then release(q.table[max_entries - 1 - i]); else release(q.table[i]); end;
     end;
+    entered := 0;
     for i: Index do q.table[i] := null; end;
     q.table_len := 0;
     q.has_table := false;
@@ -514,6 +519,7 @@ startstate begin
     queue[b - 1] := b;
   end;
   num_free := usable_blocks;
+  entered := 0;
 end;
 
 ruleset r: Id; whole: boolean do

@@ -38,6 +38,20 @@ RULES = {
     "RequestIdInUse": "request_id_is_in_use",
     "InvalidPoolSize": "pool_size_is_below_two",
     "InvalidRunningCount": "num_running_is_below_one",
+    "InvalidEncoderCacheSize": "encoder_cache_size_is_negative",
+    "NoSuchEncoderInput": "no_such_encoder_input",
+    "EncoderInputTooLarge": "encoder_input_is_too_large",
+    "EncoderInputDiffers": "encoder_input_differs_from_its_entry",
+    "EncoderInputHeld": "encoder_input_is_held",
+    "EncoderInputNotHeld": "encoder_input_is_not_held",
+    "NotEnoughEncoderCache": "not_enough_encoder_cache",
+    "RequestIdHoldsInputs": "request_id_holds_encoder_inputs",
+    "NoAttentionLayers": "no_attention_layers",
+    "NoMemoryForBlocks": "no_memory_for_blocks",
+    "MemoryBelowOneRequest": "memory_is_below_one_request",
+    "LayersDiffer": "layers_have_different_specs",
+    "NoWorkers": "no_workers",
+    "WorkersDiffer": "workers_have_different_specs",
 }
 
 

@@ -10,7 +10,7 @@ import pytest
 z3 = pytest.importorskip("z3", reason="z3-solver is not installed: pip install '.[proof]'")
 pytest.importorskip("cvc5", reason="cvc5 is not installed: pip install '.[proof]'")
 
-from conformance.prove import walked  # noqa: E402  # it needs the solvers
+from conformance.exhaustive.prove import walked  # noqa: E402  # it needs the solvers
 from spec import proof  # noqa: E402  # it needs the solvers
 from spec import statemachine as sm  # noqa: E402  # it follows the line above
 from spec.invariants import broken  # noqa: E402  # it follows the line above

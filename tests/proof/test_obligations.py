@@ -10,7 +10,7 @@ import pytest
 z3 = pytest.importorskip("z3", reason="z3-solver is not installed: pip install '.[proof]'")
 cvc5 = pytest.importorskip("cvc5", reason="cvc5 is not installed: pip install '.[proof]'")
 
-from conformance.prove import judged, run_proofs, tables  # noqa: E402  # they need the solvers
+from conformance.exhaustive.prove import judged, run_proofs, tables  # noqa: E402  # they need the solvers
 from spec import proof  # noqa: E402  # it needs the solvers
 from spec.proof import Question, Verdict  # noqa: E402  # it needs the solvers
 from spec.proof.logic import Level, Machine  # noqa: E402  # it needs the solvers

@@ -88,12 +88,15 @@ def test_a_released_block_enters_the_queue_with_its_last_reference(w: Scene) -> 
 
 
 def test_unhashed_blocks_may_go_to_the_head(world: World, chain: Chain) -> None:
-    """With `unhashed_first` plain blocks enter at the head, last in first out."""
+    """With `unhashed_first` plain blocks enter at the head, each call's in its order."""
     w = world(5, free_rule="unhashed_first")
     w("get_new_blocks", n=4)
     w("cache_full_blocks", table=(1, 2, 3, 4), keys=chain("abcd"), num_cached=0, num_full=2)
     w("free_blocks", ids=(3, 2, 4, 1))
-    assert w.state.pool.queue == (4, 3, 5, 2, 1)
+    assert w.state.pool.queue == (3, 4, 5, 2, 1)
+    w("get_new_blocks", n=1)
+    w("free_blocks", ids=(3,))
+    assert w.state.pool.queue == (3, 4, 5, 2, 1)
 
 
 def test_sealing_gives_keys_in_the_order_of_the_table(w: Scene, chain: Chain) -> None:
