@@ -18,8 +18,8 @@ from hashlib import sha256
 from pathlib import Path
 from statistics import median
 
-from conformance.replay import ReplayPlan, replay
-from conformance.workload import GeneratedParams, GeneratedWorkload, Workload, open_trace
+from conformance.driving.replay import ReplayPlan, replay
+from conformance.workloads.workload import GeneratedParams, GeneratedWorkload, Workload, open_trace
 from kvcache.hashing import sha256_root
 
 
