@@ -1,6 +1,7 @@
 """Holds a block manager, ours or somebody else's, against the specification.
 
-Import order: trace_format, trace_files, workload, subject, twin, view, divergence, lockstep,
-adapters, program, subjects, driver, batch, walk, replay, production, tour, shard, frontier,
-prove, solvers, output, steptable, graph_page, results, document, check, commands, cli.
+Import order: contracts, counters, output, subject, workloads, adapters, planning, twin, view,
+divergence, encoder_lockstep, lockstep, monitoring, driving, program, differential, exhaustive,
+logs, pictures, subjects, machines, scheduler, shrinking, faults, fuzzing, check, conforming,
+documents, commands, cli.
 """

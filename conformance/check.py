@@ -5,12 +5,19 @@ from __future__ import annotations
 import itertools
 import os
 import time
+from collections import Counter
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
-from conformance.replay import ReplayPlan, Report, replay
-from conformance.solvers import prover
-from conformance.workload import GeneratedWorkload
+from conformance.contracts import Result, Runner, installed, read_contracts
+from conformance.driving.replay import ReplayPlan, Report, replay
+from conformance.exhaustive.solvers import prover
+from conformance.faults.kills import MAX_EXAMPLES, run_trials, trials
+from conformance.faults.mutants import MUTANTS
+from conformance.fuzzing.fuzz import Job, run_job
+from conformance.machines.machine import MACHINES, run_machine
+from conformance.subjects import find_subject
+from conformance.workloads.workload import GeneratedWorkload
 from spec.explore import Search
 from spec.worlds import WORLDS
 
@@ -18,6 +25,22 @@ SEED = 1
 NUM_REQUESTS = 400
 EXPLORED = ("pool-4", "full-2", "no-caching", "unhashed-first")
 """Worlds that a search sees whole within seconds."""
+
+FUZZED = ("reference", "reference-builtin")
+"""Our manager with both kinds of keys."""
+
+NUM_EXAMPLES = 30
+NUM_CALLS = 20_000
+
+CONTRACTS = (
+    "remove_closes_the_gap",
+    "no_skipped_block_is_read",
+    "the_first_block_kept_is_read",
+    "a_hit_leaves_a_token",
+    "wrong_a_window_lets_go_one_token_early",
+    "wrong_a_splice_needs_no_back_link",
+)
+"""Contracts that CrossHair answers within seconds; the last two are false and must be refuted."""
 
 Verdict = Literal["clean", "violation", "not run"]
 
@@ -37,11 +60,14 @@ def rows() -> Iterator[Row]:
     yield from replay_rows()
     yield from explore_rows()
     yield prove_row()
+    yield from fuzz_rows()
+    yield contracts_row()
+    yield mutants_row()
 
 
 def num_rows() -> int:
     """Return how many rows there will be."""
-    return len(list(replay_plans())) + len(EXPLORED) + 1
+    return len(list(replay_plans())) + len(EXPLORED) + len(FUZZED) + 3
 
 
 def replay_plans() -> Iterator[ReplayPlan]:
@@ -116,3 +142,60 @@ def prove_row() -> Row:
     problem = "".join(f"{v.status}: {v}\n" for v in open_ones)
     verdict: Verdict = "violation" if open_ones else "clean"
     return Row("prove", covered, verdict, time.perf_counter() - started, problem)
+
+
+def fuzz_rows() -> Iterator[Row]:
+    """Run the machines and the plain walks on our manager, one row for each kind of keys."""
+    for seed, name in enumerate(FUZZED, SEED):
+        started = time.perf_counter()
+        runs = [
+            run_machine(kind, find_subject(name), max_examples=NUM_EXAMPLES, seed=seed)
+            for kind in MACHINES.values()
+        ]
+        walked = run_job(Job(seed, NUM_CALLS, name))
+        lines = [str(run.failure.divergence) for run in runs if run.failure is not None]
+        lines += [finding.line for finding in walked.findings]
+        calls = walked.calls + sum(run.calls for run in runs)
+        examples = walked.episodes + sum(run.examples for run in runs)
+        covered = (
+            f"{calls:,} calls, {examples:,} examples, {len(walked.states):,} states, "
+            f"{len(walked.transitions):,} transitions"
+        )
+        verdict: Verdict = "violation" if lines else "clean"
+        seconds = time.perf_counter() - started
+        yield Row(f"fuzz {name}", covered, verdict, seconds, "\n".join(lines))
+
+
+def contracts_row() -> Row:
+    """Let CrossHair follow all arguments of a few contracts, where it is installed."""
+    if not installed():
+        hint = "CrossHair is not installed: pip install -e '.[contracts]'"
+        return Row("contracts", hint, "not run", 0)
+    started = time.perf_counter()
+    known = {contract.name: contract for contract in read_contracts()}
+    results = list(Runner().run([known[name] for name in CONTRACTS], os.cpu_count() or 1))
+    told = Counter(result.verdict.value for result in results)
+    covered = ", ".join(f"{number} {verdict}" for verdict, number in sorted(told.items()))
+    wrong = [told_of(result) for result in results if not result.as_expected]
+    verdict: Verdict = "violation" if wrong else "clean"
+    seconds = time.perf_counter() - started
+    return Row("contracts", f"{covered}, as expected", verdict, seconds, "\n".join(wrong))
+
+
+def told_of(result: Result) -> str:
+    """Return what is wrong with a contract, in a line."""
+    contract = result.contract
+    expected = contract.expected.value
+    return f"{contract.name}: expected {expected}, is {result.verdict.value}: {result.details}"
+
+
+def mutants_row() -> Row:
+    """Plant the collected faults in our manager one by one; the plain walks must find each."""
+    started = time.perf_counter()
+    chosen = [mutant for mutant in MUTANTS.values() if mutant.number]
+    outcomes = list(run_trials(trials(chosen, ["driver"], 1, MAX_EXAMPLES), os.cpu_count() or 1))
+    survivors = sorted(o.trial.mutant for o in outcomes if o.killed_by is None)
+    covered = f"{len(outcomes) - len(survivors)} of {len(outcomes)} seeded faults found"
+    problem = f"not found: {', '.join(survivors)}" if survivors else ""
+    verdict: Verdict = "violation" if survivors else "clean"
+    return Row("mutants", covered, verdict, time.perf_counter() - started, problem)

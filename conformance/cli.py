@@ -8,9 +8,19 @@ import sys
 import typer
 
 from conformance.commands.check import check_command
+from conformance.commands.conform import conform_command
+from conformance.commands.contracts import contracts_command
+from conformance.commands.explain import explain_command
 from conformance.commands.explore import explore_command
+from conformance.commands.fuzz import fuzz_command
+from conformance.commands.mutants import mutants_command
+from conformance.commands.plan import plan_command
 from conformance.commands.prove import prove_command
+from conformance.commands.record import record_command
 from conformance.commands.replay import replay_command
+from conformance.commands.scheduler import scheduler_command
+from conformance.commands.shrink import shrink_command
+from conformance.commands.validate import validate_command
 
 app = typer.Typer(
     name="kvspec",
@@ -21,8 +31,18 @@ app = typer.Typer(
 )
 app.command("check")(check_command)
 app.command("replay")(replay_command)
+app.command("record")(record_command)
+app.command("validate")(validate_command)
+app.command("shrink")(shrink_command)
+app.command("explain")(explain_command)
 app.command("explore")(explore_command)
+app.command("fuzz")(fuzz_command)
+app.command("scheduler")(scheduler_command)
+app.command("conform")(conform_command)
 app.command("prove")(prove_command)
+app.command("contracts")(contracts_command)
+app.command("mutants")(mutants_command)
+app.command("plan")(plan_command)
 
 
 def main() -> None:

@@ -31,14 +31,24 @@ class Call(NamedTuple):
 class Divergence(Exception):  # noqa: N818  # the field's word
     """The subject does what the specification does not. The text is one line that greps well."""
 
-    def __init__(self, violated: str, call: Call, found: Difference, who: str) -> None:
+    def __init__(
+        self,
+        violated: str,
+        call: Call,
+        found: Difference,
+        who: str,
+        results: tuple[object, object] = (None, None),
+        found_by: str = "lockstep",
+    ) -> None:
         self.property = violated
         self.call = call
         self.found = found
+        self.results = results
+        """What the specification and the subject answered."""
         super().__init__(
             f"kvspec violation: property={violated} call={call.number} {call.action} "
             f"block={'-' if found.block is None else found.block} expected={flat(found.expected)} "
-            f"actual={flat(found.actual)} holders={flat(who)} found_by=lockstep"
+            f"actual={flat(found.actual)} holders={flat(who)} found_by={found_by}"
         )
 
     @property
@@ -67,10 +77,11 @@ def diagnose(
     expected, actual = answer(results[0]), answer(results[1])
     if len(seen.ref_cnts) != len(after.pool.blocks) or len(seen.keys) != len(after.pool.blocks):
         found = next(differences(after, seen))
-        return Divergence("free_and_held_and_null_make_the_pool", call, found, "-")
+        return Divergence("free_and_held_and_null_make_the_pool", call, found, "-", results)
     refused = isinstance(results[1], Refused)
-    # What a subject refused it has not done, whatever the specification went on to do.
-    base = before if refused and not isinstance(results[0], Refused) else after
+    # What a subject refused, or had no room for, it has not done, whatever the specification did.
+    undone = refused or (call.action == "allocate_slots" and actual is None and expected != actual)
+    base = before if undone and not isinstance(results[0], Refused) else after
     found_all = [] if expected == actual else [Difference("result", None, expected, actual)]
     found_all += differences(base, seen)
     what = "; ".join(f"{d.what}: expected {d.expected}, is {d.actual}" for d in found_all[:4])
@@ -89,11 +100,12 @@ def diagnose(
         for name, instance in chain(broken(step, levels), broken(view, levels)):
             yield name, Difference(what, *instance)
         for d in found_all:
-            yield _left(call, base, seen, levels), d._replace(what=what)
+            left = "an_idle_pool_is_whole" if d.what == "usage" else None
+            yield left or _left(call, base, seen, levels), d._replace(what=what)
         yield "refinement", Difference("what the call touched, as it is looked at", None, "-", "-")
 
     name, difference = next(candidates())
-    return Divergence(name, call, difference, holders_of(base, difference.block))
+    return Divergence(name, call, difference, holders_of(base, difference.block), results)
 
 
 def _left(call: Call, s: State, seen: Snapshot, levels: str) -> str:
@@ -139,5 +151,6 @@ def answer(result: object) -> object:
 
 
 def flat(value: object) -> str:
-    """Return a value as one word of a line that greps well."""
+    """Return a value as one word of a line that greps well; of a refusal that is the rule."""
+    value = value.rule if isinstance(value, Refused) else value
     return "".join(str(value).split()) or "-"

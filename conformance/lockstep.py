@@ -11,10 +11,15 @@ The first difference raises `Divergence`, which `divergence.py` names.
 
 from __future__ import annotations
 
+import re
+import traceback
+from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from itertools import chain
+from pathlib import Path
 from typing import Any, Literal, cast
 
+from conformance.counters import counted
 from conformance.divergence import Call, Divergence, answer, diagnose
 from conformance.subject import Refusal, RequestSpec, Subject
 from conformance.twin import TwinPool
@@ -78,6 +83,10 @@ class Lockstep:
         self.check = check
         self.sweep_every = sweep_every or max(1_000, self.config.num_gpu_blocks)
         self.calls = 0
+        self.unasked: Counter[str] = Counter()
+        """Calls that break a rule which the subject does not enforce, by the rule: never made."""
+        self.counters: Counter[str] = Counter()
+        """What full checks say that the subject's statistics must have counted."""
         self.levels = "PM"
         self.on_step: Callable[[Step], None] | None = None
         """Is told of every call under full checks, with the states around it."""
@@ -174,6 +183,9 @@ class Lockstep:
             if refused.rule in PROMISES:
                 raise
             expected = refused
+            if not self.capabilities.enforces(refused.rule, action):
+                self.unasked[refused.rule] += 1
+                raise Refusal(refused.rule, str(refused)) from None
         self.calls += 1
         actual = self._ask(action, args)
         call = Call(self.calls, action, args)
@@ -188,7 +200,10 @@ class Lockstep:
         except Refusal as refusal:
             return Refused(refusal.rule, text=refusal.text)
         except Exception as crash:  # noqa: BLE001  # a subject that crashes is a finding
-            return Refused(f"raised_{type(crash).__name__}", text=str(crash))
+            where = raised_at(crash)
+            # Where an object lies is another place in every run.
+            text = re.sub(r" at 0x[0-9a-f]+", "", str(crash))
+            return Refused(f"raised_{type(crash).__name__}", text=text, where=where)
         return tuple(answered) if isinstance(answered, list) else answered
 
     def _compare(self, call: Call, before: State, expected: object, actual: object) -> None:
@@ -200,6 +215,9 @@ class Lockstep:
             seen = self._see(call, self.subject.snapshot)
             failed = chain(broken(step, self.levels), broken(self.state, self.levels))
             differs = any(True for _ in chain(differences(self.state, seen), failed))
+            self.counters += counted(step)
+            if not differs:
+                self._compare_counters(call, seen.counters)
             if self.on_step is not None:
                 self.on_step(step)
         if differs:
@@ -209,6 +227,13 @@ class Lockstep:
             raise self._diagnosis(call, before, results)
         if self._twin is not None and self.calls % self.sweep_every == 0:
             self.sweep()
+
+    def _compare_counters(self, call: Call, seen: Mapping[str, int]) -> None:
+        """No property speaks of statistics, and no later call shows a wrong one."""
+        for name, number in seen.items():
+            if number != self.counters[name]:
+                found = Difference(f"count of {name}", None, self.counters[name], number)
+                raise Divergence("refinement", call, found, "-")
 
     def _touched_differ(self, before: State, call: Call) -> bool:
         twin = cast("TwinPool", self._twin)
@@ -246,8 +271,24 @@ class Lockstep:
             return look(*args)
         except Exception as crash:
             what = f"looking at the subject raised {type(crash).__name__}: {crash}"
-            found = Difference(what, None, "a_view", f"raised_{type(crash).__name__}")
-            raise Divergence("refinement", call, found, "-") from crash
+            raised = Refused(f"raised_{type(crash).__name__}", where=raised_at(crash))
+            found = Difference(what, None, "a_view", raised.rule)
+            raise Divergence("refinement", call, found, "-", (None, raised)) from crash
 
 
-__all__ = ["ACTIONS", "PROMISES", "Call", "Check", "Divergence", "Lockstep", "as_request"]
+def raised_at(crash: BaseException) -> str:
+    """Return where an exception was raised: module, function, and the line as it stands there."""
+    last = traceback.extract_tb(crash.__traceback__)[-1]
+    return f"{Path(last.filename).stem}.{last.name}: {last.line}"
+
+
+__all__ = [
+    "ACTIONS",
+    "PROMISES",
+    "Call",
+    "Check",
+    "Divergence",
+    "Lockstep",
+    "as_request",
+    "raised_at",
+]

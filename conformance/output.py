@@ -47,6 +47,20 @@ def refuse_bad_output(path: Path, *inputs: Path, option: str = "--json") -> None
         raise typer.BadParameter(f"{str(path)!r}: {problem}", param_hint=option)
 
 
+def refuse_bad_folder(path: Path, option: str = "--out") -> None:
+    """Raise `typer.BadParameter` for a folder that neither can be written nor can be made."""
+    there = path.resolve()
+    while not there.exists():
+        there = there.parent
+    problem = None
+    if not there.is_dir():
+        problem = f"{str(there)!r} is a file; name a folder"
+    elif not os.access(there, os.W_OK | os.X_OK):
+        problem = f"{str(there)!r} may not be written; name another folder"
+    if problem is not None:
+        raise typer.BadParameter(f"{str(path)!r}: {problem}", param_hint=option)
+
+
 def write_output(path: Path, text: str) -> None:
     """Write a file; say why and exit with status 2 where that fails."""
     try:

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple, cast
 
 from conformance.lockstep import PROMISES, Check, Divergence, Lockstep
 from conformance.subject import Refusal, Subject
-from spec.state import Config, State
+from spec.state import Config, Key, State
 from spec.statemachine import Outcome, Refused
 
 FOUND: Final = "found"
@@ -89,6 +89,8 @@ class Recorder:
                 raise
             if name == "get_computed_blocks":
                 self._found[cast("str", given["rid"])] = tuple(result)
+            elif name == "finish":
+                self._found.pop(cast("str", given["rid"]), None)
             if self._answered is not None:
                 self._answered(result)
             return result
@@ -131,6 +133,8 @@ def perform(pair: Lockstep, operations: Iterable[Operation]) -> None:
             continue
         if operation.action == "get_computed_blocks":
             found[args["rid"]] = result
+        elif operation.action == "finish":
+            found.pop(args["rid"], None)
 
 
 def fitted(
@@ -147,7 +151,16 @@ def fitted(
         flying = [name for name, r in s.requests.items() if r.in_flight]
         outcomes = {name: args["outcomes"].get(name, Outcome()) for name in flying}
         return {"outcomes": outcomes} if flying else None
-    return args
+    return with_keys(args, s.config.block_size)
+
+
+def with_keys(args: Mapping[str, Any], block_size: int) -> Mapping[str, Any]:
+    """Return arguments in which a manager's own name of a key is a key of the specification."""
+    if "keys" not in args:
+        return args
+    own = (0,) * block_size
+    keys = tuple(Key(None, own, (("named", k),)) if isinstance(k, str) else k for k in args["keys"])
+    return {**args, "keys": keys}
 
 
 def failure(program: Program, make: Factory, check: Check = "full") -> Divergence | None:

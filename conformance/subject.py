@@ -33,12 +33,25 @@ class RequestSpec:
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a subject can do; what it cannot is not asked of it."""
+    """What a subject can do; what it cannot is not asked of it.
+
+    `rules` are the rules that the subject enforces itself, by the specification's names; None means
+    all of them. A rule that only one verb enforces stands behind that verb's name and a blank. A
+    call that breaks another rule is misuse that the subject never promised to notice.
+    """
 
     window: bool = True
     lookahead: bool = True
     pool_calls: bool = True
+    unpublish: bool = True
+    salts: bool = True
+    generations: bool = True
     free_rule: str = "append"
+    rules: frozenset[str] | None = None
+
+    def enforces(self, rule: str, verb: str) -> bool:
+        """Return True when a call of `verb` that breaks a rule is refused."""
+        return self.rules is None or not self.rules.isdisjoint((rule, f"{verb} {rule}"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +69,13 @@ class Snapshot:
     num_free: int
     index: Mapping[Hashable, tuple[int, ...]]
     tables: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    usage: float | None = None
+    """The share of the usable blocks that is held; None where the subject does not say."""
+    counters: Mapping[str, int] = field(default_factory=dict)
+    """What the subject counted since it was made, by the names of `counters.counted`; it may say
+    any of them."""
+    stray: tuple[int, ...] = ()
+    """Blocks outside the queue that have a neighbour in it, where the subject keeps such links."""
 
 
 BlockView: TypeAlias = tuple[int, tuple[int, ...] | None, int | None, int | None]

@@ -78,10 +78,10 @@ class TwinPool:
         return self
 
     def enqueue(self, tail: Iterable[int], head: Iterable[int] = ()) -> TwinPool:
-        """Append `tail`, and push `head` one by one at the front."""
+        """Put `head` before the queue and `tail` behind it, in their order."""
         for b in tail:
             self._insert(self._prev[NULL], b, NULL)
-        for b in head:
+        for b in reversed(tuple(head)):
             self._insert(NULL, b, self._next[NULL])
         return self
 

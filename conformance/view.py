@@ -22,8 +22,10 @@ class Difference(NamedTuple):
 
 def differences(s: State, seen: Snapshot) -> Iterator[Difference]:
     """Yield every difference between a state and a snapshot."""
-    if len(seen.ref_cnts) != s.config.num_gpu_blocks:
-        yield Difference("number of blocks", None, s.config.num_gpu_blocks, len(seen.ref_cnts))
+    shown = min(len(seen.ref_cnts), len(seen.keys)), max(len(seen.ref_cnts), len(seen.keys))
+    if shown != (s.config.num_gpu_blocks,) * 2:
+        wrong = next(n for n in shown if n != s.config.num_gpu_blocks)
+        yield Difference("number of blocks", None, s.config.num_gpu_blocks, wrong)
         return
     for b, block in enumerate(s.pool.blocks):
         if block.ref_cnt != seen.ref_cnts[b]:
@@ -32,6 +34,9 @@ def differences(s: State, seen: Snapshot) -> Iterator[Difference]:
             yield Difference("sealed", b, block.key is not None, seen.keys[b] is not None)
     if tuple(s.pool.queue) != seen.queue:
         yield Difference("free queue", _first_unequal(s.pool.queue, seen.queue), *_short(s, seen))
+    held = 1 - s.pool.num_free() / s.config.usable
+    if seen.usage is not None and seen.usage != held:
+        yield Difference("usage", None, held, seen.usage)
     yield from chain_differences(seen)
     yield from key_differences(s, seen)
     yield from index_differences(s, seen)
@@ -68,6 +73,8 @@ def chain_differences(seen: Snapshot) -> Iterator[Difference]:
         yield Difference("queue walked backward", None, seen.queue, seen.queue_back[::-1])
     if seen.num_free != len(seen.queue):
         yield Difference("free counter", None, len(seen.queue), seen.num_free)
+    for b in seen.stray:
+        yield Difference("links outside the queue", b, "no neighbour", "a neighbour")
 
 
 def key_differences(s: State, seen: Snapshot) -> Iterator[Difference]:

@@ -12,17 +12,22 @@ Sources = Callable[..., dict[str, str]]
 ROOMS: Mapping[str, set[str]] = {
     "spec": set(),
     "kvcache": {"pydantic"},
+    "gpu": {"kvcache", "torch"},
     "conformance": {"spec", "kvcache", "pydantic", "hypothesis", "rich", "typer", "jinja2"},
-    "benchmarks": {"spec", "kvcache", "conformance"},
+    "benchmarks": {"spec", "kvcache", "gpu", "conformance", "torch"},
+    "examples": {"spec", "conformance"},
     "tests": {
         "spec",
         "kvcache",
+        "gpu",
         "conformance",
         "pydantic",
         "hypothesis",
         "rich",
         "typer",
         "pytest",
+        "numpy",
+        "torch",
     },
 }
 """What a room may import besides the standard library and itself; `tests` is in no list."""
@@ -31,14 +36,18 @@ PROOF = ["logic", "values", "pool", "content", "content_actions", "order", "fini
 """The files that speak to a solver."""
 
 DOORS: Mapping[str, set[str]] = {
-    "kvcache/_entry.py": {"conformance"},
-    "conformance/frontier.py": {"ray"},
+    "kvcache/_entry.py": {"conformance", "pytest"},
+    "conformance/conforming/pytest_plugin.py": {"pytest"},
+    "conformance/exhaustive/frontier.py": {"ray"},
+    "conformance/monitoring/vllm_plugin.py": {"vllm"},
+    "gpu/ci.py": {"conformance"},
+    "gpu/kernels.py": {"triton"},
     **{f"spec/proof/{name}.py": {"z3"} for name in PROOF},
     "spec/proof/solve.py": {"z3", "cvc5"},
 }
 """Files that may import, by name and at run time, what their room may not."""
 
-PACKAGES = ("spec", "kvcache", "conformance")
+PACKAGES = ("spec", "kvcache", "gpu", "conformance", "examples")
 UNORDERED = {"__init__", "__main__", "_entry"}
 """Modules that stand below all others of their package and are imported by none."""
 
@@ -116,6 +125,9 @@ def test_every_room_imports_only_what_the_rule_allows(sources_of: Sources) -> No
         ("kvcache/block.py", "import os, torch.cuda"),
         ("kvcache/block.py", "import importlib\nimportlib.import_module('conformance.cli')"),
         ("kvcache/_entry.py", "import spec"),
+        ("gpu/layout.py", "from conformance import workload"),
+        ("gpu/memory.py", "import spec"),
+        ("conformance/cli.py", "import torch"),
         ("conformance/cli.py", "from tests.conftest import x"),
         ("conformance/cli.py", "import vllm"),
         ("tests/test_x.py", "import tests"),

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 import pytest
 
-ROOMS = ("spec", "kvcache", "conformance", "benchmarks", "tests")
+ROOMS = ("spec", "kvcache", "gpu", "conformance", "examples", "benchmarks", "tests")
 MAX_FILE_LINES = 300
 MAX_FUNCTION_LINES = 60
 MAX_CORE_LINES = 900

@@ -45,10 +45,14 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.slow
 def test_the_wheel_holds_one_package(wheel: Path) -> None:
     """`spec` and `conformance` are too general as names for other people's site-packages."""
-    with zipfile.ZipFile(wheel) as archive:
-        names = archive.namelist()
     _, version, *_ = wheel.name.split("-")
     metadata = f"kvspec-{version}.dist-info"
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+        entries = archive.read(f"{metadata}/entry_points.txt").decode()
+    assert "[pytest11]\nkvspec = kvcache._entry\n" in entries
+    plugin = "[vllm.general_plugins]\nkvspec_monitor = kvcache._entry:watch_vllm\n"
+    assert plugin in f"{entries}\n"
     assert {name.split("/")[0] for name in names} == {"kvcache", metadata}
     assert "kvcache/py.typed" in names
     assert f"{metadata}/licenses/LICENSE" in names
@@ -68,6 +72,18 @@ def test_the_wheel_alone_says_how_to_install_the_checkout(wheel: Path, tmp_path:
     path = os.pathsep.join([str(tmp_path), sysconfig.get_path("purelib")])
     asked = run(sys.executable, "-S", tmp_path / "bin" / "kvspec", "replay", PYTHONPATH=path)
     assert (asked.returncode, asked.stdout, asked.stderr) == (2, "", _entry.HINT)
+    asking = (sys.executable, "-P", "-S", "-m", "pytest", "--rootdir", tmp_path, tmp_path / "tests")
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "test_mine.py").write_text("def test_mine() -> None:\n    assert True\n")
+    tested = run(*asking, "--kvspec-subject=a:B", PYTHONPATH=path)
+    assert (tested.returncode, tested.stdout) == (pytest.ExitCode.USAGE_ERROR, "")
+    assert "kvspec: --kvspec-subject needs the checkout, and only the wheel is " in tested.stderr
+    untouched = run(*asking, "--strict-config", "-Werror", PYTHONPATH=path)
+    assert (untouched.returncode, "1 passed" in untouched.stdout) == (0, True), untouched.stdout
+    watching = (sys.executable, "-P", "-S", "-c", "from kvcache import _entry; _entry.watch_vllm()")
+    for mode, said in (("", ""), ("warn", _entry.MONITOR_HINT)):
+        watched = run(*watching, PYTHONPATH=path, KVSPEC_MONITOR=mode)
+        assert (watched.returncode, watched.stdout, watched.stderr) == (0, "", said)
     program = "import kvcache; print(kvcache)"
     imported = run(sys.executable, "-P", "-S", "-c", program, PYTHONPATH=path)
     assert str(tmp_path) in imported.stdout, imported.stderr

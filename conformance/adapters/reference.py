@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any, cast
 
 from conformance.subject import BlockView, Capabilities, Refusal, RequestSpec, Snapshot
@@ -14,6 +16,7 @@ from kvcache import (
     KVCacheManager,
     LoRARequest,
     MultiModalItem,
+    PrefixCacheStats,
     Request,
 )
 from spec.state import NULL, Config
@@ -26,6 +29,11 @@ def refusing(call: Any, *args: Any, **named: Any) -> Any:  # noqa: ANN401  # wha
         return call(*args, **named)
     except KVCacheError as error:
         raise Refusal(error.rule, str(error)) from error
+
+
+def _numbers(report: PrefixCacheStats) -> dict[str, int]:
+    """Return the counts of a report; whether the cache was reset is none."""
+    return {name: n for name, n in asdict(report).items() if name != "reset"}
 
 
 class Reference:
@@ -48,6 +56,8 @@ class Reference:
         )
         self.requests: dict[str, Request] = {}
         self._ends: dict[str, int] = {}
+        self._report = self.manager._stats  # noqa: SLF001  # see `_counted`
+        self._counters: Counter[str] = Counter()
 
     @property
     def pool(self) -> BlockPool:
@@ -155,15 +165,38 @@ class Reference:
             key: tuple(block.block_id for block in self.pool.index.copies(key))
             for key in self.pool.index
         }
+        forward = self._walk(queue.head, lambda block: block.next_free_block)
+        queued = set(forward)
         return Snapshot(
             ref_cnts=tuple(block.ref_cnt for block in blocks),
             keys=tuple(block.block_hash for block in blocks),
-            queue=self._walk(queue.head, lambda block: block.next_free_block),
+            queue=forward,
             queue_back=self._walk(queue.tail, lambda block: block.prev_free_block),
             num_free=queue.num_free_blocks,
             index=index,
             tables={rid: table for rid in self.requests if (table := self.table(rid))},
+            counters=self._counted(),
+            stray=tuple(
+                block.block_id
+                for block in blocks
+                if block.block_id not in queued
+                and (block.prev_free_block is not None or block.next_free_block is not None)
+            ),
         )
+
+    def _counted(self) -> dict[str, int]:
+        """Return the statistics since the beginning.
+
+        The manager hands over what it counted once, to whoever asks; asking here would take it from
+        them. So its open report is read, and what was handed over is remembered.
+        """
+        report = self.manager._stats  # noqa: SLF001  # asking for it would begin another
+        if report is not self._report:
+            self._counters.update(_numbers(self._report))
+            self._report = report
+        counts = Counter(self._counters)
+        counts.update(_numbers(report))
+        return {**counts, "evictions": self.pool.num_evictions}
 
     def look(self, ids: Sequence[int]) -> tuple[list[BlockView], int, int, int]:
         """Return the views of some blocks and the ends and length of the queue."""

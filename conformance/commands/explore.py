@@ -12,8 +12,7 @@ import typer
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from conformance.frontier import RayWorkers, explore_in_parallel
-from conformance.graph_page import TooManyStates, graph_page
+from conformance.exhaustive.frontier import RayWorkers, explore_in_parallel
 from conformance.output import (
     BAD_INPUT,
     CLEAN,
@@ -24,7 +23,8 @@ from conformance.output import (
     refuse_bad_output,
     write_output,
 )
-from conformance.steptable import step_table
+from conformance.pictures.graph_page import TooManyStates, graph_page
+from conformance.pictures.steptable import step_table
 from spec.explore import Limits, Result, Search
 from spec.pool import TRANSITIONS
 from spec.reachable import REACHABLE

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from conformance.exhaustive.solvers import prover
 from conformance.output import (
     BAD_INPUT,
     CLEAN,
@@ -21,7 +22,6 @@ from conformance.output import (
     refuse_bad_output,
     write_output,
 )
-from conformance.solvers import prover
 from spec.worlds import WORLDS
 
 

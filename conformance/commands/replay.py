@@ -8,7 +8,11 @@ from typing import Annotated, cast
 import typer
 from rich.table import Table
 
+from conformance.commands.logs import factory
+from conformance.commands.replay_log import replay_log_command
+from conformance.driving.replay import ReplayPlan, Report, replay
 from conformance.lockstep import Check
+from conformance.logs.oplog import is_log
 from conformance.output import (
     BAD_INPUT,
     CLEAN,
@@ -21,14 +25,24 @@ from conformance.output import (
     refuse_bad_output,
     write_output,
 )
-from conformance.replay import ReplayPlan, Report, replay
-from conformance.workload import TraceError, open_trace
+from conformance.workloads.workload import TraceError, open_trace
 
 MAX_BLOCKS = 20_000_000
 
 TraceFile = Annotated[
     Path,
-    typer.Argument(help="A Mooncake JSONL or a kv-cache-tester JSON file.", show_default=False),
+    typer.Argument(
+        help="A Mooncake JSONL or a kv-cache-tester JSON file, or an operation log.",
+        show_default=False,
+    ),
+]
+SubjectName = Annotated[
+    str | None,
+    typer.Option(
+        "--subject",
+        help="The manager: reference, reference-builtin, module:Class. Default: reference, and for "
+        "a log the one that it names.",
+    ),
 ]
 Blocks = Annotated[
     int,
@@ -84,7 +98,9 @@ JsonOut = Annotated[
 
 
 def replay_command(  # noqa: PLR0913, PLR0917  # each option of the command is an argument
+    ctx: typer.Context,
     trace: TraceFile,
+    subject: SubjectName = None,
     blocks: Blocks = 10_001,
     block_size: BlockSize = 1,
     sequential: Sequential = True,  # noqa: FBT002  # a flag of the command line is a boolean
@@ -94,11 +110,15 @@ def replay_command(  # noqa: PLR0913, PLR0917  # each option of the command is a
     no_caching: NoCaching = False,  # noqa: FBT002  # the same
     json: JsonOut = None,
 ) -> None:
-    """Replay a request trace on our manager, in lockstep with the specification.
+    """Replay a request trace or an operation log on a manager, in lockstep with the specification.
+
+    A log says itself what pool it was recorded on; the options for that are refused.
 
     Exit status: 0 clean, 1 violation, 2 bad input, 130 interrupted.
     """
     _refuse_bad_options(check, json, trace)
+    if is_log(trace):
+        replay_log_command(ctx, trace, subject, check, json)
     plan = ReplayPlan(
         num_blocks=blocks,
         block_size=block_size,
@@ -107,13 +127,14 @@ def replay_command(  # noqa: PLR0913, PLR0917  # each option of the command is a
         window=window,
         caching=not no_caching,
     )
+    made = factory(subject, plan.config())(plan.config()) if subject else None
     try:
         workload = open_trace(trace, block_size, limit)
         for notice in workload.notices:
             err.print(f"kvspec: {notice}", style="yellow", soft_wrap=True)
         with counted() as progress:
             task = progress.add_task(workload.name, total=workload.num_requests)
-            report = replay(workload, plan, lambda n: progress.update(task, completed=n))
+            report = replay(workload, plan, lambda n: progress.update(task, completed=n), made)
             progress.update(task, completed=report.requests)
     except TraceError as error:
         err.print(f"kvspec: {error}", style="red", soft_wrap=True)

@@ -44,15 +44,17 @@ class Plan(Extras, total=False):
     tokens: int
     drafts: str
     lookahead: int
-    hits: Ids
+    hits: Ids | int
 
 
 class Options(TypedDict, total=False):
-    """What is fixed for a scene; see `Scene`."""
+    """What is fixed for a scene; see `Scene`. `longest` is the longest model length."""
 
     bs: int
     window: int | None
     algo: str
+    caching: bool
+    longest: int
     check: Check
 
 
@@ -95,18 +97,12 @@ def as_spec(text: str, **extras: Unpack[Extras]) -> RequestSpec:
 class Scene:
     """One pool with its requests, by name."""
 
-    def __init__(
-        self,
-        usable: int,
-        *,
-        bs: int = 2,
-        window: int | None = None,
-        algo: str = "sha256",
-        check: Check = "full",
-    ) -> None:
-        self.config = Config(usable + 1, bs, max_model_len=64, sliding_window=window)
-        self.subject = Reference(self.config, algo)
-        self.pair = Lockstep(self.subject, check)
+    def __init__(self, usable: int, **options: Unpack[Options]) -> None:
+        limits = options.get("longest", 64), bool(options.get("caching", True))
+        size, window = options.get("bs", 2), options.get("window")
+        self.config = Config(usable + 1, size, *limits, window)
+        self.subject = Reference(self.config, options.get("algo", "sha256"))
+        self.pair = Lockstep(self.subject, options.get("check", "full"))
 
     # What happens.
 
@@ -124,10 +120,11 @@ class Scene:
         tokens: int | None = None,
         drafts: str = "",
         lookahead: int = 0,
-        hits: Ids | None = None,
+        hits: Ids | int | None = None,
         **extras: Unpack[Extras],
     ) -> Answer:
-        """Look up and allocate the next `tokens` tokens, all that are left by default."""
+        """Look up and allocate the next `tokens` tokens, all by default; `hits` may be others'."""
+        hits = (hits,) if isinstance(hits, int) else hits
         running = rid in self.pair.state.requests and self.request(rid).table is not None
         found = () if running else self.look(rid, text, **extras)
         if drafts:
@@ -204,6 +201,10 @@ class Scene:
     def seal(self, b: int, text: str) -> None:
         """Seal one block whose content is `text`, at the beginning of a prompt."""
         self.pair.cache_full_blocks((b,), (Key(None, letters(text)),), 0, 1)
+
+    def unpublish(self, *ids: int) -> None:
+        """Take keys back."""
+        self.pair.unpublish(ids)
 
     # What is seen.
 

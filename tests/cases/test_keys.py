@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from conformance.walk import Walk
+from conformance.driving.walk import Walk
 from kvcache.hashing import generate_extra_keys
 
 Pool = Callable[..., Any]

@@ -20,7 +20,7 @@ from conformance import cli, output
 from conformance.adapters.reference import Reference
 from conformance.lockstep import ACTIONS
 from conformance.subject import BlockView, Capabilities, Refusal, Snapshot, Subject
-from conformance.workload import WorkItem
+from conformance.workloads.workload import WorkItem
 from spec.state import NULL, Config, initial
 from spec.statemachine import Refused
 
@@ -218,3 +218,15 @@ def trace(tmp_path: Path) -> Callable[..., Path]:
         return path
 
     return write
+
+
+@pytest.fixture
+def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Copy the module `planted_subjects` to where it can be changed and all processes find it."""
+    path = tmp_path / "modules" / "planted_subjects.py"
+    path.parent.mkdir()
+    path.write_text(Path(__file__).with_name("planted_subjects.py").read_text())
+    monkeypatch.syspath_prepend(path.parent)
+    monkeypatch.setenv("PYTHONPATH", f"{path.parent}{os.pathsep}{ROOT}")
+    yield path
+    sys.modules.pop("planted_subjects", None)

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from conformance.adapters.reference import Reference
-from conformance.batch import Batch, BatchLimits, next_token
-from conformance.driver import Tally
+from conformance.driving.batch import Batch, BatchLimits, next_token
+from conformance.driving.driver import Tally
 from conformance.lockstep import Lockstep
 from conformance.subject import Refusal
-from conformance.workload import GeneratedWorkload
+from conformance.workloads.workload import GeneratedWorkload
 from spec.state import Config
 from spec.statemachine import Outcome
 

@@ -10,7 +10,15 @@ import pytest
 
 from conformance import check as checks
 from conformance.adapters.reference import Reference
-from conformance.check import EXPLORED, Row, explore_rows, num_rows, replay_plans, replay_rows
+from conformance.check import (
+    EXPLORED,
+    FUZZED,
+    Row,
+    explore_rows,
+    num_rows,
+    replay_plans,
+    replay_rows,
+)
 from kvcache import BlockPool
 from spec import statemachine
 from spec.worlds import WORLDS
@@ -29,7 +37,7 @@ def test_the_plans_are_all_ways_to_replay() -> None:
     plans = list(replay_plans())
     ways = {(plan.batch, plan.window is None, plan.caching) for plan in plans}
     assert len(plans) == len(ways) == NUM_REPLAYS
-    assert num_rows() == NUM_REPLAYS + len(EXPLORED) + 1
+    assert num_rows() == NUM_REPLAYS + len(EXPLORED) + len(FUZZED) + 3
     assert {plan.check for plan in plans} == {"full"}
     assert {plan.caching_hash_algo for plan in plans} == {"sha256", "builtin"}
     assert {plan.num_drafts for plan in plans if plan.batch} == {2}
@@ -94,7 +102,7 @@ def test_a_faulty_adapter_fails_every_row(
     def crash(*_: Any) -> None:  # noqa: ANN401
         raise ZeroDivisionError
 
-    monkeypatch.setattr("conformance.replay.Reference", damaged("run_step", 3, crash))
+    monkeypatch.setattr("conformance.driving.replay.Reference", damaged("run_step", 3, crash))
     monkeypatch.setattr(checks, "NUM_REQUESTS", 80)
     found = list(checks.replay_rows())
     assert [row.verdict for row in found] == ["violation"] * NUM_REPLAYS
@@ -181,10 +189,15 @@ def test_only_what_both_solvers_prove_is_clean(
 
 @pytest.mark.slow
 def test_there_are_as_many_rows_as_announced(monkeypatch: pytest.MonkeyPatch) -> None:
-    """First the replays, then the worlds, the proofs last."""
+    """Replays, worlds, proofs, fuzzing, contracts, seeded faults: in this order."""
     monkeypatch.setattr(checks, "NUM_REQUESTS", 20)
     monkeypatch.setattr(checks, "EXPLORED", ("pool-1", "pool-2"))
+    monkeypatch.setattr(checks, "NUM_EXAMPLES", 1)
+    monkeypatch.setattr(checks, "NUM_CALLS", 100)
+    monkeypatch.setattr(checks, "MUTANTS", {})
     monkeypatch.setattr(checks, "prover", lambda: None)
+    monkeypatch.setattr(checks, "installed", lambda: False)
     kinds = [row.name.split()[0] for row in checks.rows()]
-    assert kinds == ["replay"] * NUM_REPLAYS + ["explore"] * 2 + ["prove"]
+    last = ["prove", *(["fuzz"] * len(FUZZED)), "contracts", "mutants"]
+    assert kinds == ["replay"] * NUM_REPLAYS + ["explore"] * 2 + last
     assert len(kinds) == num_rows()

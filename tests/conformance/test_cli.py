@@ -13,7 +13,8 @@ import pytest
 
 from conformance import check as checks
 from conformance.adapters.reference import Reference
-from conformance.replay import Report
+from conformance.driving.replay import Report
+from conformance.faults.mutants import MUTANTS
 
 GOOD = {"timestamp": 0, "input_length": 1030, "output_length": 3, "hash_ids": [7, 8, 9]}
 LINE = r"kvspec violation: property=\w+ call=\d+ \w+ block=\S+ expected=\S+ actual=\S+ holders=\S+ "
@@ -211,7 +212,7 @@ def test_a_violation_exits_with_1(
 ) -> None:
     """The line, its details and the figures so far are printed, and written."""
     faulty = damaged("get_computed_blocks", 2, lambda *_: ())
-    monkeypatch.setattr("conformance.replay.Reference", faulty)
+    monkeypatch.setattr("conformance.driving.replay.Reference", faulty)
     out = tmp_path / "out.json"
     options = ("--blocks", 40, "--check", check, "--json", out)
     result = kvspec("replay", trace({}, {}, {}), *options)
@@ -228,10 +229,15 @@ def test_a_violation_exits_with_1(
 
 @pytest.fixture
 def quick_check(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make the main job small: few requests, one world, and no solvers."""
+    """Make the main job small: few requests, one world, no solvers, little of the rest."""
     monkeypatch.setattr(checks, "NUM_REQUESTS", 100)
     monkeypatch.setattr(checks, "EXPLORED", ("pool-2",))
     monkeypatch.setattr(checks, "prover", lambda: None)
+    monkeypatch.setattr(checks, "FUZZED", ("reference",))
+    monkeypatch.setattr(checks, "NUM_EXAMPLES", 2)
+    monkeypatch.setattr(checks, "NUM_CALLS", 500)
+    monkeypatch.setattr(checks, "installed", lambda: False)
+    monkeypatch.setattr(checks, "MUTANTS", {"forward-release": MUTANTS["forward-release"]})
 
 
 @pytest.mark.slow
@@ -241,11 +247,12 @@ def test_check_prints_one_table(kvspec: Command) -> None:
     result = kvspec("check")
     assert result.exit_code == 0
     lines = result.stdout.splitlines()
-    assert len([line for line in lines if " calls, " in line and "clean" in line]) == 8
+    assert len([line for line in lines if " calls, " in line and "clean" in line]) == 9
     assert [line for line in lines if "all 47 states, 222 transitions" in line and "clean" in line]
     assert [line for line in lines if "solvers are not installed" in line and "not run" in line]
     assert all(f" {word} " in result.stdout for word in ("row", "covered", "seconds", "verdict"))
-    assert lines[-1] == "verdict: 9 rows clean, 1 not run"
+    assert [line for line in lines if "1 of 1 seeded faults found" in line and "clean" in line]
+    assert lines[-1] == "verdict: 11 rows clean, 2 not run"
     assert result.stderr.strip() == ""
 
 
@@ -263,7 +270,7 @@ def test_check_counts_the_rows_that_are_clean(
     result = kvspec("check")
     assert result.exit_code == 0
     assert "1 of 1 obligations, two solvers" in result.stdout
-    assert result.stdout.splitlines()[-1] == "verdict: 10 rows clean"
+    assert result.stdout.splitlines()[-1] == "verdict: 12 rows clean, 1 not run"
 
 
 @pytest.mark.slow
@@ -272,10 +279,10 @@ def test_check_tells_each_row_that_failed(
     kvspec: Command, monkeypatch: pytest.MonkeyPatch, damaged: Callable[..., type[Reference]]
 ) -> None:
     """The line of each violation stands below the table, and the exit status is 1."""
-    monkeypatch.setattr("conformance.replay.Reference", damaged("finish", 9, lambda *_: 7))
+    monkeypatch.setattr("conformance.driving.replay.Reference", damaged("finish", 9, lambda *_: 7))
     result = kvspec("check")
     assert result.exit_code == 1
     assert (
         len(re.findall(f"^replay .*: {LINE}found_by=lockstep$", result.stdout, re.MULTILINE)) == 8
     )
-    assert result.stdout.splitlines()[-1] == "verdict: 8 of 10 rows show a violation"
+    assert result.stdout.splitlines()[-1] == "verdict: 8 of 13 rows show a violation"

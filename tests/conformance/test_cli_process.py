@@ -122,7 +122,8 @@ def interrupted(*args: str) -> tuple[int, str, str]:
 
 PROGRAM = """
 import signal, sys
-from conformance import cli, replay
+from conformance import cli
+from conformance.driving import replay
 
 # A shell may start its children with Ctrl-C ignored.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -110,7 +110,7 @@ def test_keys_come_next(looked_up: Moment, admitted: Moment) -> None:
     after = admitted.after._replace(pool=admitted.after.pool._replace(blocks=twice))
     keys = admitted.seen.keys
     other = (*keys[:3], b"other", *keys[4:])
-    found = admitted._replace(after=after).named(None, keys=other, ref_cnts=WRONG_COUNT)
+    found = admitted._replace(after=after).named((), keys=other, ref_cnts=WRONG_COUNT)
     assert (found.property, found.found.block) == ("a_repeated_prompt_hits", 3)
 
 
@@ -198,7 +198,8 @@ def test_the_details_say_what_was_called_and_what_differs(admitted: Moment) -> N
     found = admitted.named(None, queue=(3, 5), num_free=2, queue_back=(5, 3))
     call, differs, says, why = found.details.splitlines()
     assert call == "  call 6: allocate_slots(rid=b, num_tokens=1, hits=(1,2), num_lookahead=0)"
-    assert differs.startswith("  result: expected (4,), is None; free queue: expected [")
+    assert differs.startswith("  result: expected (4,), is None; ref_cnt: expected 0, is 1; ")
+    assert differs.count("; ") == 3
     assert says == f"  {REGISTRY[found.property].statement}"
     assert why == f"  If it breaks: {REGISTRY[found.property].why}"
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from conformance.adapters.reference import Reference
-from conformance.driver import TOO_LARGE, Tally, serve_sequentially
+from conformance.driving.driver import TOO_LARGE, Tally, serve_sequentially
 from conformance.lockstep import Lockstep
 from conformance.subject import Refusal, RequestSpec
 from spec.state import Config

@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 import pytest
 
+from conformance.driving.replay import ReplayPlan, replay
 from conformance.lockstep import Check
-from conformance.replay import ReplayPlan, replay
-from conformance.workload import open_trace
+from conformance.workloads.workload import open_trace
 
 
 class Golden(NamedTuple):

@@ -219,7 +219,7 @@ def test_a_sound_subject_is_never_reported(check: Check) -> None:
 PROGRAM = """
 from conformance.adapters.reference import Reference
 from conformance.lockstep import Divergence, Lockstep
-from conformance.walk import Walk
+from conformance.driving.walk import Walk
 from spec.state import Config
 
 class Faulty(Reference):

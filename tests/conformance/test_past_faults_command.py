@@ -24,7 +24,7 @@ def test_ctrl_c_in_check_is_no_violation(
     def stop(*_: object) -> object:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("conformance.replay.Reference", damaged("run_step", 3, stop))
+    monkeypatch.setattr("conformance.driving.replay.Reference", damaged("run_step", 3, stop))
     monkeypatch.setattr(checks, "NUM_REQUESTS", 20)
     result = kvspec("check")
     assert result.exit_code == 130

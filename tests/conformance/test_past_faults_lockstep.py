@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from conformance.adapters.reference import Reference
+from conformance.driving.walk import Walk
 from conformance.lockstep import Check, Divergence, Lockstep
 from conformance.subject import Refusal, RequestSpec, Snapshot
-from conformance.walk import Walk
 from kvcache import FreeKVCacheBlockQueue
 from spec.state import Config
 from spec.statemachine import Outcome, Refused

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from conformance.adapters.reference import Reference
+from conformance.driving.replay import ReplayPlan, replay
+from conformance.driving.walk import Walk
 from conformance.lockstep import Lockstep
-from conformance.replay import ReplayPlan, replay
 from conformance.subject import Refusal, RequestSpec
-from conformance.walk import Walk
 from spec.state import Config, Key
 from spec.statemachine import Outcome, Refused
 

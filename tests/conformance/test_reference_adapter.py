@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from conformance.adapters.reference import Reference, refusing
+from conformance.driving.walk import Walk
 from conformance.lockstep import Lockstep
 from conformance.subject import BlockView, Capabilities, Refusal, RequestSpec, Subject
-from conformance.walk import Walk
 from kvcache import InvalidTokenCount, KVCacheBlock
 from spec.state import NULL, Config, Key
 from spec.statemachine import Outcome

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from conformance.adapters.reference import Reference
-from conformance.replay import ReplayPlan, Report, replay
-from conformance.workload import GeneratedParams, GeneratedWorkload, WorkItem
+from conformance.driving.replay import ReplayPlan, Report, replay
+from conformance.workloads.workload import GeneratedParams, GeneratedWorkload, WorkItem
 from kvcache import FreeKVCacheBlockQueue, KVCacheBlock
 from spec.state import Config
 

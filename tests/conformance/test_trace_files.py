@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from conformance import trace_files
-from conformance.workload import KvCacheTesterTrace, MooncakeTrace, TraceError, open_trace
+from conformance.workloads import trace_files
+from conformance.workloads.workload import KvCacheTesterTrace, MooncakeTrace, TraceError, open_trace
 
 GOOD = {"timestamp": 2500, "input_length": 1030, "output_length": 513, "hash_ids": [7, 8, 9]}
 GOOD_AGENT = {"t": 1.5, "type": "n", "in": 130, "out": 65, "hash_ids": [3, 4]}

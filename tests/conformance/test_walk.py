@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import pytest
 
 from conformance.adapters.reference import Reference
+from conformance.driving.walk import Walk
 from conformance.lockstep import Check, Divergence, Lockstep
-from conformance.subject import Subject
-from conformance.walk import Walk
+from conformance.subject import Capabilities, Subject
 from spec.state import NULL, Config
 
 
@@ -42,6 +42,7 @@ SEEN = {
     "no room",
     "reset False",
     "reset True",
+    "refused: block_is_not_of_this_pool",
     "refused: computed_tokens_without_blocks",
     "refused: hit_is_stale",
     "refused: hits_for_a_request_with_a_table",
@@ -53,6 +54,7 @@ SEEN = {
     "refused: num_tokens_is_below_one",
     "refused: pending_block_is_shared",
     "refused: request_is_too_large",
+    "refused: token_id_is_out_of_range",
     "refused: tokens_beyond_max_model_len",
     "refused: tokens_beyond_the_request",
 }
@@ -91,7 +93,9 @@ class Observed(Lockstep):
     def _call(self, action: str, **args: Any) -> Any:  # noqa: ANN401  # as the verb's
         r = self.state.requests.get(args.get("rid", ""))
         flying = r is not None and r.in_flight
-        pending = any(self.state.pool.blocks[b].pending for b in args.get("hits", ()) if b >= 0)
+        blocks = self.state.pool.blocks
+        own = [b for b in args.get("hits", ()) if 0 <= b < len(blocks)]
+        pending = any(blocks[b].pending for b in own)
         keys = len(self.state.pool.by_key)
         evicted = self.num_evictions()
         result = super()._call(action, **args)
@@ -174,7 +178,7 @@ import logging
 from hashlib import sha256
 from conformance.adapters.reference import Reference
 from conformance.lockstep import Lockstep
-from conformance.walk import Walk
+from conformance.driving.walk import Walk
 from spec.state import Config
 
 logging.disable()
@@ -232,3 +236,20 @@ def test_a_walk_of_no_moves_makes_no_call() -> None:
     walk = Walk(pair, 0)
     walk.run(0)
     assert (pair.calls, walk.counts) == (0, Counter())
+
+
+class _WithoutDrafts(Reference):
+    capabilities = Capabilities(lookahead=False)
+
+
+def test_a_subject_without_look_ahead_is_asked_for_none(recording: Callable[[object], Any]) -> None:
+    """Neither a careful move nor misuse proposes drafts or wants slots beyond them."""
+    made = 0
+    for seed in range(12):
+        subject = recording(_WithoutDrafts(Config(6, 2)))
+        Walk(Lockstep(subject, "incremental"), seed).run(300)
+        assert "propose" not in {verb for verb, *_ in subject.calls}
+        asked = [args[-1] for verb, *args in subject.calls if verb == "allocate_slots"]
+        assert not any(asked)
+        made += len(asked)
+    assert made > 500

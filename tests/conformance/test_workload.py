@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from conformance.workload import (
+from conformance.workloads.workload import (
     FRESH_TOKEN,
     GeneratedParams,
     GeneratedWorkload,
@@ -138,7 +138,7 @@ def test_arguments_below_one_are_refused(
 def test_the_same_seed_gives_the_same_requests_in_every_process() -> None:
     """Neither the process nor its hash seed has a say in a generated workload."""
     program = (
-        "from conformance.workload import GeneratedWorkload\n"
+        "from conformance.workloads.workload import GeneratedWorkload\n"
         "for i in GeneratedWorkload(7, 200, 4):\n"
         "    print(i.request_id, list(i.prompt_token_ids), i.output_length, i.timestamp)\n"
     )

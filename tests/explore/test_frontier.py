@@ -9,9 +9,9 @@ import signal
 
 import pytest
 
-from conformance import frontier
-from conformance.frontier import Processes, RayWorkers, Workers, explore_in_parallel
-from conformance.shard import owner
+from conformance.exhaustive import frontier
+from conformance.exhaustive.frontier import Processes, RayWorkers, Workers, explore_in_parallel
+from conformance.exhaustive.shard import owner
 from spec import statemachine as right
 from spec.encoding import digest
 from spec.explore import Limits, Result, Search

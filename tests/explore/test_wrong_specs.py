@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from conformance.steptable import short, step_table
+from conformance.pictures.steptable import short, step_table
 from spec import pool as right_pool
 from spec import statemachine as right
 from spec import world as worlds

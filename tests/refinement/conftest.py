@@ -1,20 +1,15 @@
-"""Worlds to tour, calls to make, and a way to plant a fault in the production manager."""
+"""Worlds to tour, and calls to make on the production manager."""
 
-import __future__
-
-import importlib
-import inspect
-import textwrap
 from collections.abc import Callable, Iterator
 from functools import cache, partial
 from itertools import islice, permutations, product
-from typing import Any, TypeAlias
+from typing import Any
 
 import pytest
 
 from conformance.divergence import Divergence
-from conformance.production import Names, PoolCall, load_manager, quiet, real, view
-from conformance.tour import Graph, Pair
+from conformance.exhaustive.production import Names, PoolCall, load_manager, quiet, real, view
+from conformance.exhaustive.tour import Graph, Pair
 from spec.scope import Scope
 from spec.state import Block, Config, Frozen, Key, Pool, State
 from spec.worlds import WORLDS
@@ -113,28 +108,6 @@ def seal(table: tuple[int, ...], keys: tuple[Key, ...], cached: int, full: int) 
     """Return one call that seals a part of a table."""
     args = {"table": table, "keys": keys, "num_cached": cached, "num_full": full}
     return "cache_full_blocks", args
-
-
-Plant: TypeAlias = Callable[[str, str, str], None]
-
-
-@pytest.fixture
-def plant(monkeypatch: pytest.MonkeyPatch) -> Plant:
-    """Return a way to replace one line, or a part of it, in a method of `kvcache` for one test."""
-
-    def replace(place: str, line: str, other: str) -> None:
-        module_name, class_name, name = place.split(".")
-        module = importlib.import_module(f"kvcache.{module_name}")
-        owner = getattr(module, class_name)
-        source = textwrap.dedent(inspect.getsource(getattr(owner, name)))
-        assert source.count(line) == 1, f"{place} has {line!r} {source.count(line)} times"
-        flags = __future__.annotations.compiler_flag
-        code = compile(source.replace(line, other), place, "exec", flags, dont_inherit=True)
-        made: dict[str, Any] = {}
-        exec(code, vars(module), made)  # noqa: S102  # the repository's own source, one line apart
-        monkeypatch.setattr(owner, name, made[name])
-
-    return replace
 
 
 class ManagerSteps:

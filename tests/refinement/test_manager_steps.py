@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from conformance.tour import Graph
+from conformance.exhaustive.tour import Graph
 
 Graphs = Callable[[str], Graph]
 

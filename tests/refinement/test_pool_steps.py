@@ -3,8 +3,8 @@ from itertools import permutations, product
 
 import pytest
 
-from conformance.production import Names, PoolCall, Refined, refine
-from conformance.tour import Graph
+from conformance.exhaustive.production import Names, PoolCall, Refined, refine
+from conformance.exhaustive.tour import Graph
 from spec.invariants import broken
 from spec.scope import Scope
 from spec.state import Block, Config, Frozen, Key, Pool, State

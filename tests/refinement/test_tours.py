@@ -3,8 +3,8 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from conformance.adapters.reference import Reference
+from conformance.exhaustive.tour import Graph, Replayed, random_share, replay, walks
 from conformance.subject import Capabilities
-from conformance.tour import Graph, Replayed, random_share, replay, walks
 from spec.worlds import WORLDS
 
 Graphs = Callable[[str], Graph]

@@ -4,8 +4,8 @@ from typing import Any
 import pytest
 
 from conformance.adapters.reference import Reference
-from conformance.production import Names, load, load_manager, real, view
-from conformance.tour import Graph
+from conformance.exhaustive.production import Names, load, load_manager, real, view
+from conformance.exhaustive.tour import Graph
 from kvcache import BlockPool, KVCacheBlock
 from spec import statemachine as sm
 from spec.scope import Scope

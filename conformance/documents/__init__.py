@@ -1,0 +1,1 @@
+"""Records results, and writes the documents that are generated."""

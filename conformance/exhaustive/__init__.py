@@ -1,0 +1,1 @@
+"""Production against every state of a small world; searches over processes; proofs."""

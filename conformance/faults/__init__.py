@@ -1,0 +1,1 @@
+"""The catalogue of seeded faults, and who kills them."""

@@ -1,0 +1,1 @@
+"""Long random runs: jobs, processes, failures that are kept."""

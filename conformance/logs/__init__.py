@@ -1,0 +1,1 @@
+"""The operation log: written while a manager runs, checked and made again later."""

@@ -1,0 +1,1 @@
+"""Watches a live pool; ends a test of somebody else's."""

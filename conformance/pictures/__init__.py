@@ -1,0 +1,1 @@
+"""Shows calls and states: tables for a terminal, pages for a browser."""

@@ -1,0 +1,1 @@
+"""Makes a failing program small, and prints it as a test."""

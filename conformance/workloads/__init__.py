@@ -1,0 +1,1 @@
+"""Streams of requests: traces, and a seeded generator."""
