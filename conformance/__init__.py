@@ -3,5 +3,5 @@
 Import order: contracts, counters, output, subject, workloads, adapters, planning, twin, view,
 divergence, encoder_lockstep, lockstep, monitoring, driving, program, differential, exhaustive,
 logs, pictures, subjects, machines, scheduler, shrinking, faults, fuzzing, check, conforming,
-documents, commands, cli.
+commands, documents, cli.
 """

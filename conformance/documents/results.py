@@ -35,7 +35,12 @@ SPECIFIED = (
 ENCODER_SPECIFIED = ("encoder_cache", "encoder_properties", "encoder_explore", "encoder_worlds")
 """What the results of the encoder cache are of; it is searched within itself."""
 
-OF: Mapping[str, tuple[str, ...]] = {"encoder": ENCODER_SPECIFIED, "contracts": (), "gpu": ()}
+OF: Mapping[str, tuple[str, ...]] = {
+    "encoder": ENCODER_SPECIFIED,
+    "contracts": (),
+    "gpu": (),
+    "monitor": (),
+}
 """What is not of the whole specification; contracts and tensors are of our manager alone."""
 
 

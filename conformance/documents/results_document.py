@@ -9,6 +9,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from conformance.documents.peers import peers_section
 from conformance.documents.results import read
 from conformance.documents.tensor_document import tensor_section
 from conformance.faults.mutants import MUTANTS, Mutant
@@ -29,7 +30,9 @@ MATRIX = ("story", "machine", "driver", "contract", "steps", "tour")
 
 def document() -> str:
     """Return the whole document."""
-    return "\n".join((TOP, *mutants_section(), *contracts_section(), *tensor_section()))
+    return "\n".join(
+        (TOP, *mutants_section(), *contracts_section(), *peers_section(), *tensor_section())
+    )
 
 
 def mutants_section() -> Iterator[str]:

@@ -65,7 +65,9 @@ def test_a_survivor_shows(monkeypatch: pytest.MonkeyPatch) -> None:
         "python": "3",
         "machine": "m",
     }
-    monkeypatch.setattr(documents, "read", lambda _: data)
+    monkeypatch.setattr(documents, "read", lambda name: data if name == "mutants" else {})
+    monkeypatch.setattr(documents, "tensor_section", lambda: iter(()))
+    monkeypatch.setattr(documents, "peers_section", lambda: iter(()))
     text = document()
     assert "`refinement`, **survived 1 of 2 seeds** | 7 / 1003.5 / 2000 | 0.5 / 30.2 / 60.0" in text
     assert "machine" not in seen_by(
