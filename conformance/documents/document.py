@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 import tomllib
 from collections.abc import Iterator
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from conformance.documents.encoder_document import encoder_section
+from conformance.documents.generated import kept
 from conformance.documents.results import read
 from conformance.documents.tensor_document import on_tensors
 from conformance.documents.workers_document import workers_section
@@ -256,17 +256,7 @@ def _kind(p: Property) -> str:
 
 def main(arguments: list[str] | None = None) -> int:
     """Write the document, or with `--check` say whether it is up to date (exit status 1 if not)."""
-    parser = argparse.ArgumentParser(description=main.__doc__)
-    parser.add_argument("--check", action="store_true", help="compare, write nothing")
-    if parser.parse_args(arguments).check:
-        current = DOCUMENT.read_text(encoding="utf-8") if DOCUMENT.exists() else ""
-        if current != document():
-            sys.stderr.write(f"{DOCUMENT.name} differs from the registry; run `make docs`\n")
-            return 1
-        return 0
-    DOCUMENT.parent.mkdir(exist_ok=True)
-    DOCUMENT.write_text(document(), encoding="utf-8")
-    return 0
+    return kept(DOCUMENT, document, "the registry", arguments)
 
 
 if __name__ == "__main__":

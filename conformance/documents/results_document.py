@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+from conformance.documents.generated import kept
 from conformance.documents.peers import peers_section
 from conformance.documents.results import read
 from conformance.documents.tensor_document import tensor_section
@@ -160,17 +160,7 @@ def _names(
 
 def main(arguments: list[str] | None = None) -> int:
     """Write the document, or with `--check` say whether it is up to date (exit status 1 if not)."""
-    parser = argparse.ArgumentParser(description=main.__doc__)
-    parser.add_argument("--check", action="store_true", help="compare, write nothing")
-    if parser.parse_args(arguments).check:
-        current = DOCUMENT.read_text(encoding="utf-8") if DOCUMENT.exists() else ""
-        if current != document():
-            sys.stderr.write(f"{DOCUMENT.name} differs from the results; run `make docs`\n")
-            return 1
-        return 0
-    DOCUMENT.parent.mkdir(exist_ok=True)
-    DOCUMENT.write_text(document(), encoding="utf-8")
-    return 0
+    return kept(DOCUMENT, document, "the results", arguments)
 
 
 if __name__ == "__main__":

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import inspect
-import re
 from collections.abc import Callable
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from conformance.adapters.sources_0_8_5 import load
+from conformance.subject import RequestSpec
 from spec.state import NULL, Config
 from spec.statemachine import Outcome
 
 Make = Callable[..., Any]
-
-PAGE = Path(__file__).parents[2] / "docs" / "refinement.md"
 
 
 def test_misuse(vllm_0_8_5: Make, small: Config) -> None:
@@ -214,6 +211,26 @@ def test_extra_keys_have_no_tags(vllm_0_8_5: Make, small: Config) -> None:
     assert key.extra_keys == (7, "picture")
 
 
+def test_hits_without_a_look_up(vllm_0_8_5: Make, small: Config) -> None:
+    """Keys are made at the look-up: hits of a request that had none die on an assertion."""
+    m = vllm_0_8_5(small)
+    m.served("a", (1, 2, 3))
+    m.add_request("b", RequestSpec((1, 2, 3, 4)))
+    with pytest.raises(AssertionError):
+        m.allocate_slots("b", 2, (1,), 0)
+
+
+def test_a_key_made_without_a_look_up(vllm_0_8_5: Make, small: Config) -> None:
+    """It sees the last media item only, so another first item gives an equal key."""
+    keys = []
+    for item in ("dog", "cat"):
+        m = vllm_0_8_5(small)
+        m.add_request("a", RequestSpec((1, 2, 3), media=((item, 0, 1), ("tree", 2, 1))))
+        m.allocate_slots("a", 3, (), 0)
+        keys.append(m.snapshot().keys[1].extra_keys)
+    assert keys[0] == keys[1]
+
+
 def test_any_integer_is_a_token(vllm_0_8_5: Make, small: Config) -> None:
     """A negative token is served."""
     assert vllm_0_8_5(small).admit("a", (-5, 1 << 80, 3)) == (1, 2)
@@ -240,50 +257,3 @@ def test_statistics(vllm_0_8_5: Make) -> None:
         assert m.get_computed_blocks("a")[:3] == (NULL, NULL, NULL)
     stats = m.manager.prefix_cache_stats
     assert (stats.requests, stats.queries, stats.hits) == (3, 12, 8)
-
-
-SHOWN = {
-    "misuse": test_misuse,
-    "a request freed before its step ran": test_a_request_freed_before_its_step_ran,
-    "second `allocate_slots` before the step ran": test_a_second_allocation_before_the_step_ran,
-    "hits that went stale between look-up and allocation": test_stale_hits,
-    "request larger than the pool": test_a_request_larger_than_the_pool,
-    "drafts only, nothing confirmed to compute": test_drafts_only,
-    "what may be sealed": test_what_may_be_sealed,
-    "tokens beyond `max_model_len`": test_tokens_beyond_the_model,
-    "free blocks in the window arithmetic": test_null_hits_count_as_idle,
-    "null block's `ref_cnt`": test_the_null_block_is_counted,
-    "sealing in a window": test_sealing_in_a_window,
-    "a hit wholly before the window, in a list that the caller built": (
-        test_a_hit_wholly_before_the_window
-    ),
-    "usage of an idle pool": test_the_usage_of_an_idle_pool,
-    "`use_eagle`": test_the_last_hit_is_dropped_for_eagle,
-    "default hash": test_the_default_hash,
-    "sha256 key": test_a_sha256_key_keeps_tokens_beside_the_digest,
-    "builtin key": test_a_builtin_key_is_found_behind_another_prefix,
-    "adapter": test_an_adapter_has_no_generation,
-    "media": test_media_have_no_offset,
-    "salt": test_there_is_no_salt,
-    "extra keys": test_extra_keys_have_no_tags,
-    "token ids": test_any_integer_is_a_token,
-    "one id, two requests": test_one_id_for_two_requests,
-    "when counted": test_statistics,
-    "null blocks of a window hit": test_statistics,
-    "resumed requests": test_statistics,
-}
-"""The first cell of a row of docs/refinement.md, and the test that shows it on the release."""
-
-READ_ONLY = {
-    "`num_computed_tokens`": "it is the release's scheduler that raises it, not its manager",
-    "hits and `new_blocks` when the table is long enough": "a negative number is used as none",
-}
-"""Rows that the manager of the release cannot show, and why."""
-
-
-def test_every_row_of_the_page_is_shown() -> None:
-    """No row without a test or a reason, and no test whose row has gone."""
-    page = PAGE.read_text(encoding="utf-8").split("## The encoder cache")[0]
-    rows = {found[1].strip() for found in re.finditer(r"^\|([^|]+)\|", page, re.MULTILINE)}
-    rows -= {"subject", "---"}
-    assert rows == SHOWN.keys() | READ_ONLY.keys()
