@@ -134,7 +134,7 @@ def measure(num_blocks: int, num_steps: int, rounds: int, sweep_every: int) -> f
 def main() -> int:
     """Measure the sizes; return 1 when one of them is above the bound."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--sweep", type=int, default=SWEEP_EVERY)
     chosen = parser.parse_args()
     try:

@@ -7,7 +7,7 @@ A monitor puts a function of its own in the place of each public method of one p
 manager that uses it, as attributes of these objects; the classes stay as they are. It keeps who
 holds which block how often, which the pool itself does not know, checks what each call touched, and
 sweeps every `sweep_every` calls of the pool: it compares the counts of all blocks with the ledger,
-and looks at a share of the queue, the index and the tables, at all of them in eight sweeps.
+and looks at a share of the queue, the index and the tables, at all of them in sixteen sweeps.
 `Monitor.sweep` looks at everything at once.
 
 What the arguments alone show to be misuse is said before the pool acts: in the mode `raise` the

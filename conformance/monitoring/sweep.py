@@ -16,7 +16,7 @@ from conformance.monitoring.violation import Found
 from spec.state import NULL
 
 REF_CNT: Final = attrgetter("ref_cnt")
-TURNS: Final = 8
+TURNS: Final = 16
 """After how many sweeps in a row the queue and all of index and tables was looked at."""
 CHUNK: Final = 256
 """How many entries of the index are compared at once."""
