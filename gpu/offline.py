@@ -2,13 +2,15 @@
 
 Triton compiles for a device that is not there, and NVIDIA's assembler, which comes with Triton,
 says how many registers each thread takes and what did not fit into them. The widths of loads and
-stores stand in the assembly. None of it is a time.
+stores stand in the assembly. None of it is a time. `python -m gpu.offline` prints it as JSON.
 """
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
+import sys
 import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
@@ -23,6 +25,9 @@ from gpu.launch import TABLE_WIDTH, TritonForms
 
 COMPUTE_CAPABILITY: Final = 90
 """That of an H100 or H200."""
+
+ROW_BYTES: Final = (2048, 512, 96)
+"""A layer's row of one token: of usual sizes, and of one that no wide access divides."""
 
 _NUM_ROWS: Final = 2048
 _NUM_BLOCKS: Final = 32
@@ -127,3 +132,14 @@ def facts_in(assembly: str, said: str) -> CompileFacts:
 def as_data(facts: Mapping[str, CompileFacts]) -> dict[str, dict[str, object]]:
     """The facts as JSON has them."""
     return {name: asdict(one) for name, one in facts.items()}
+
+
+def main() -> int:
+    """Print the facts of every kernel for rows of usual sizes, by the bytes of a row."""
+    facts = {str(size): as_data(compile_facts(size)) for size in ROW_BYTES}
+    sys.stdout.write(json.dumps({"compute_capability": COMPUTE_CAPABILITY, "rows": facts}) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -11,7 +11,7 @@ import time
 from conformance.contracts import Runner, read_contracts, result_data
 from conformance.documents.peers import record_conform, record_monitor, record_scheduler
 from conformance.documents.results import write
-from conformance.documents.tensor_document import record_gpu
+from conformance.documents.tensor_document import record_gpu, record_kernels
 from conformance.encoder_lockstep import refine_encoder
 from conformance.exhaustive.solvers import prover
 from conformance.faults.kills import LAYERS, MAX_EXAMPLES, rows, run_trials, summary, trials
@@ -174,6 +174,7 @@ RECORDS = {
     "mutants": record_mutants,
     "contracts": record_contracts,
     "gpu": record_gpu,
+    "kernels": record_kernels,
 }
 
 PEER_RECORDS = {

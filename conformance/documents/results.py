@@ -39,6 +39,7 @@ OF: Mapping[str, tuple[str, ...]] = {
     "encoder": ENCODER_SPECIFIED,
     "contracts": (),
     "gpu": (),
+    "kernels": (),
     "monitor": (),
 }
 """What is not of the whole specification; contracts and tensors are of our manager alone."""

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator, Mapping
+from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -49,6 +50,17 @@ def record_gpu() -> bool:
     return bool(data["verdict"] == "clean")
 
 
+def record_kernels() -> bool:
+    """Compile every kernel for a device that is not here; return whether none spills."""
+    command = [sys.executable, "-m", "gpu.offline"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)  # noqa: S603  # the same
+    data = json.loads(done.stdout)
+    write("kernels", {**data, "triton": version("triton")})
+    spilled = [name for row in data["rows"].values() for name in row if row[name]["spill_bytes"]]
+    out.print(f"kernels: {len(data['rows'])} sizes of rows, spilled: {spilled}")
+    return not spilled
+
+
 def tensor_section() -> Iterator[str]:
     """Yield what was recorded of the tensor level: stages, faults by layer, what escapes."""
     data = read("gpu")
@@ -67,6 +79,30 @@ def tensor_section() -> Iterator[str]:
     yield from _benchmarks(stages["benchmarks"])
     yield from _faults(stages["faults"])
     yield from _traps(stages["traps"])
+    yield from _kernels(read("kernels"))
+
+
+def _kernels(data: Mapping[str, Any]) -> Iterator[str]:
+    if not data:
+        return
+    yield "\n### What the kernels become\n"
+    yield (
+        f"Recorded by `make results ARGS=kernels`: Triton {data['triton']} compiles them for "
+        f"sm_{data['compute_capability']} without a device, and none was run on one. Registers are "
+        "those of a thread; accesses are counted in the assembly, by bits.\n"
+    )
+    yield "| row, bytes | kernel | registers | spilled bytes | loads | stores |"
+    yield "|---|---|---|---|---|---|"
+    for size, kernels in sorted(data["rows"].items(), key=lambda row: -int(row[0])):
+        for name, facts in kernels.items():
+            loads, stores = (_bits(facts[kind]) for kind in ("load_bits", "store_bits"))
+            cells = f"{facts['registers']} | {facts['spill_bytes']} | {loads} | {stores}"
+            yield f"| {size} | `{name}` | {cells} |"
+
+
+def _bits(counted: Mapping[str, int]) -> str:
+    widest_first = sorted(counted.items(), key=lambda pair: -int(pair[0]))
+    return ", ".join(f"{number} of {bits}" for bits, number in widest_first) or "none"
 
 
 def _benchmarks(stage: Mapping[str, Any]) -> Iterator[str]:
