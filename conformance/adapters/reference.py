@@ -7,6 +7,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, cast
 
+from conformance.adapters.stepping import advance
 from conformance.subject import BlockView, Capabilities, Refusal, RequestSpec, Snapshot
 from kvcache import (
     BlockPool,
@@ -105,14 +106,8 @@ class Reference:
 
     def run_step(self, outcomes: Mapping[str, Outcome]) -> None:
         """The step ran."""
-        for rid, (accepted, sampled) in outcomes.items():
-            request = self.requests[rid]
-            end = self._ends.pop(rid)
-            drafts = request.spec_token_ids
-            request.num_computed_tokens = min(end, request.num_tokens + accepted)
-            if drafts or sampled:
-                request.append_output_token_ids((*drafts[:accepted], *sampled))
-                request.spec_token_ids = ()
+        for rid, outcome in outcomes.items():
+            advance(self.requests[rid], self._ends.pop(rid), outcome)
 
     def free(self, rid: str) -> None:
         """Give back a request's blocks."""

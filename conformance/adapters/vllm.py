@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from conformance.adapters.sources_0_33_0 import load
+from conformance.adapters.stepping import advance
 from conformance.subject import BlockView, Capabilities, Refusal, RequestSpec, Snapshot
 from spec.state import NULL, Config
 from spec.statemachine import Outcome
@@ -122,13 +123,8 @@ class VLLM:
 
     def run_step(self, outcomes: Mapping[str, Outcome]) -> None:
         """The step ran."""
-        for rid, (accepted, sampled) in outcomes.items():
-            request = self.requests[rid]
-            drafts = request.spec_token_ids
-            request.num_computed_tokens = min(self._ends.pop(rid), request.num_tokens + accepted)
-            if drafts or sampled:
-                request.append_output_token_ids([*drafts[:accepted], *sampled])
-                request.spec_token_ids = []
+        for rid, outcome in outcomes.items():
+            advance(self.requests[rid], self._ends.pop(rid), outcome)
 
     def free(self, rid: str) -> None:
         """Give back a request's blocks."""

@@ -19,24 +19,15 @@ from conformance.logs.oplog_faults import call_problem, header_problem, version_
 from conformance.logs.oplog_format import LINES, Answer, Header, Line, Raising
 from conformance.program import Operation, Program
 from conformance.subject import Snapshot
+from conformance.workloads.file_error import FileError
 from conformance.workloads.trace_format import shorten
 
 MAX_LINE_BYTES: Final = 256 * 2**20
 _HEAD_BYTES: Final = 64 * 2**10
 
 
-class LogError(Exception):
+class LogError(FileError):
     """A log cannot be used; `str()` is `FILE:LINE: what is wrong: value; what to do`."""
-
-    def __init__(self, path: Path, line: int | None, problem: str) -> None:
-        super().__init__(path, line, problem)
-        self.path = path
-        self.line = line
-        self.problem = problem
-
-    def __str__(self) -> str:
-        place = str(self.path) if self.line is None else f"{self.path}:{self.line}"
-        return f"{place}: {self.problem}"
 
 
 class _Unanswered:

@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from pydantic import ValidationError
 
+from conformance.workloads.file_error import FileError
 from conformance.workloads.trace_format import (
     EXPECTED,
     KV_CACHE_TESTER,
@@ -32,18 +33,8 @@ _MAX_AGENT_DEPTH: Final = 8
 _HEAD_BYTES: Final = 64 * 2**10
 
 
-class TraceError(Exception):
+class TraceError(FileError):
     """A trace file cannot be replayed; `str()` is `FILE:LINE: what is wrong: value; what to do`."""
-
-    def __init__(self, path: Path, line: int | None, problem: str) -> None:
-        super().__init__(path, line, problem)
-        self.path = path
-        self.line = line
-        self.problem = problem
-
-    def __str__(self) -> str:
-        place = str(self.path) if self.line is None else f"{self.path}:{self.line}"
-        return f"{place}: {self.problem}"
 
 
 class TraceRequest(NamedTuple):
