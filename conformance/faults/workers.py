@@ -13,8 +13,9 @@ from pydantic import ValidationError
 
 from kvcache import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec, KVCacheTensor
 from kvcache.planning import unify_kv_cache_configs
+from spec.workers import ids_are_valid_on_every_worker
 
-IDS_ARE_VALID: Final = "ids_are_valid_on_every_worker"
+IDS_ARE_VALID: Final = ids_are_valid_on_every_worker.__name__
 """The property: every id is below the number of blocks of each worker."""
 
 MOST_WORKERS: Final = 4
